@@ -1,0 +1,52 @@
+"""Bilevel optimisation in PyTorch: AdamBO, hypergradients at the price of an ordinary backward pass."""
+
+from adambo.algorithms import AdamBO, Algorithm, Info
+from adambo.diagnostics import HypergradientCheck, check_hypergradient
+from adambo.draws import Draw, DrawStream, Needs, draws
+from adambo.errors import (
+    AdamboError,
+    CurvatureError,
+    NonFiniteError,
+    ProblemError,
+    SampleError,
+    SecondDerivativeError,
+    SettingError,
+    StateError,
+)
+from adambo.inverse import ConjugateGradient, Exact, Inverse, LinearSystem, Neumann
+from adambo.kernels import twice_differentiable
+from adambo.ledger import Ledger
+from adambo.point import Point
+from adambo.problem import EncoderHeadProblem, Problem
+from adambo.version import __version__
+
+__all__ = [
+    "AdamBO",
+    "AdamboError",
+    "Algorithm",
+    "ConjugateGradient",
+    "CurvatureError",
+    "Draw",
+    "DrawStream",
+    "EncoderHeadProblem",
+    "Exact",
+    "HypergradientCheck",
+    "Info",
+    "Inverse",
+    "Ledger",
+    "LinearSystem",
+    "Needs",
+    "Neumann",
+    "NonFiniteError",
+    "Point",
+    "Problem",
+    "ProblemError",
+    "SampleError",
+    "SecondDerivativeError",
+    "SettingError",
+    "StateError",
+    "__version__",
+    "check_hypergradient",
+    "draws",
+    "twice_differentiable",
+]

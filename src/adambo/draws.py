@@ -1,0 +1,337 @@
+"""Which minibatches a step consumes, and the stream that fills them by (seed, step, role, index).
+
+A draw has four roles: `upper` (ξ), `lower` (ζ, one per lower step), `cross` (ζ⁰) and `hessian` (the factors of the
+series). Whether two roles hold different batches (independence, as the theory wants) or the same object (thrift: its
+forward is then computed once) is decided by whoever builds the draw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import torch
+from torch import Tensor, distributed
+from torch.utils.data import default_collate
+
+from adambo.errors import SampleError, SettingError, StateError
+
+ROLES = ("upper", "lower", "cross", "hessian")
+Batch = Any
+Source = Any
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The most batches of each role that one step can use.
+
+    `levels` is the number Q of truncation levels of a randomised series, 0 for every other estimator.
+    """
+
+    upper: int = 0
+    lower: int = 0
+    cross: int = 0
+    hessian: int = 0
+    levels: int = 0
+
+    def __add__(self, other: Needs) -> Needs:
+        return Needs(
+            self.upper + other.upper,
+            self.lower + other.lower,
+            self.cross + other.cross,
+            self.hessian + other.hessian,
+            self.levels + other.levels,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The batches of one step. A batch is any object.
+
+    Args:
+        upper: Batches of the upper loss.
+        lower: Batches of the lower steps, in their order.
+        cross: Batches of the cross derivative ∇²xy g.
+        hessian: Batches of the Hessian factors, in the order in which they are applied.
+        level: The truncation level k of a randomised series; None lets the solver draw it.
+        seed: Seed of dropout, for methods that evaluate one draw at two points.
+        slot: SABA's table rows (lower, upper).
+        snapshot: A draw of its own (a large batch).
+    """
+
+    upper: Sequence[Batch] = ()
+    lower: Sequence[Batch] = ()
+    cross: Sequence[Batch] = ()
+    hessian: Sequence[Batch] = ()
+    level: int | None = None
+    seed: int | None = None
+    slot: tuple[int, int] | None = None
+    snapshot: Draw | None = None
+
+    @classmethod
+    def of(cls, upper: Batch, lower: Batch, needs: Needs) -> Draw:
+        """The thrifty draw: one upper batch and one lower batch serve every role."""
+        return cls((upper,) * needs.upper, (lower,) * needs.lower, (lower,) * needs.cross, (lower,) * needs.hessian)
+
+    def trimmed(self, needs: Needs, taker: str) -> Draw:
+        """Just what `taker` uses of this draw: extra batches go, too few are an error."""
+        for role in ROLES:
+            have, need = len(getattr(self, role)), getattr(needs, role)
+            if have < need:
+                raise SampleError(
+                    f"{taker} needs {need} {role} batch{'es' if need > 1 else ''} per step, but the draw holds {have}. "
+                    "Build the stream with needs=solver.needs, or call solver.step(upper_batch, lower_batch) to let "
+                    "one lower batch serve every lower role (cheaper; the Hessian factors are then not independent)."
+                )
+        if needs.levels and self.level is not None and not 0 <= self.level < needs.levels:
+            raise SampleError(
+                f"{taker} truncates its series at a level from 0 to {needs.levels - 1}, but the draw has level "
+                f"{self.level}. Build the stream with needs=solver.needs, or leave level=None."
+            )
+        hessian = needs.hessian if not needs.levels or self.level is None else self.level
+        return replace(
+            self,
+            upper=tuple(self.upper[: needs.upper]),
+            lower=tuple(self.lower[: needs.lower]),
+            cross=tuple(self.cross[: needs.cross]),
+            hessian=tuple(self.hessian[:hessian]),
+        )
+
+
+def is_empty(batch: Batch) -> bool:
+    """Whether a batch holds nothing: a tensor without elements, or anything whose length is 0."""
+    if isinstance(batch, Tensor):
+        return batch.numel() == 0
+    try:
+        return len(batch) == 0
+    except TypeError:
+        return False
+
+
+class LazyBatches(Sequence[Batch]):
+    """Batches that are made when they are first read, and then stay the same objects."""
+
+    def __init__(self, makers: Sequence[Callable[[], Batch]]) -> None:
+        self._makers = makers
+        self._made: dict[int, Batch] = {}
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[k] for k in range(*index.indices(len(self))))
+        index = range(len(self))[index]
+        if index not in self._made:
+            self._made[index] = self._makers[index]()
+        return self._made[index]
+
+
+class DrawStream(Iterator[Draw]):
+    """An endless, seekable stream of draws; `adambo.draws` makes one.
+
+    The batch of (step, role, index) depends on the seed and on nothing else, so a run can be repeated, resumed in the
+    middle, or read in part: a batch that nobody looks at is never made. An iterable source is the exception: it can
+    only be read in order, is started again when it ends (a one-shot iterator ends the stream), and is replayed from
+    its beginning by `seek`.
+    """
+
+    def __init__(self, upper: Source, lower: Source, needs: Needs, seed: int, reuse: bool, rank: int) -> None:
+        self.needs, self.seed, self.reuse, self.rank = needs, seed, reuse, rank
+        self.step = 0
+        per_step = (needs.upper, 1 if reuse else needs.lower + needs.cross + needs.hessian)
+        self._upper = upper if not isinstance(upper, _Sequential) else upper.taking(per_step[0])
+        self._lower = lower if not isinstance(lower, _Sequential) else lower.taking(per_step[1])
+
+    def __iter__(self) -> DrawStream:
+        return self
+
+    def __next__(self) -> Draw:
+        draw = self._draw(self.step)
+        self.step += 1
+        return draw
+
+    def seek(self, step: int) -> None:
+        """Make `step` the next one."""
+        if step < 0:
+            raise SettingError(f"A stream has no step {step}: steps count from 0.")
+        self.step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed, "step": self.step, "reuse": self.reuse}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if set(state) != {"seed", "step", "reuse"}:
+            raise StateError(f"The state of a stream has seed, step and reuse, but this one has {sorted(state)}.")
+        if state["reuse"] != self.reuse:
+            raise StateError(
+                f"The saved stream had reuse={state['reuse']}, this one has reuse={self.reuse}: they draw different "
+                "batches. Build it with the same arguments before loading."
+            )
+        self.seed = int(state["seed"])
+        self.seek(int(state["step"]))
+
+    def warm_start_batches(self, steps: int) -> Sequence[Batch]:
+        """`steps` lower batches for `solver.warm_start`; no draw will hold them (of iterables: the first ones)."""
+        return LazyBatches([self._maker(self._lower, 0, "warm_start", index) for index in range(steps)])
+
+    def _draw(self, step: int) -> Draw:
+        needs = self.needs
+        level = random.Random(_key(self.seed, step, "level", 0)).randrange(needs.levels) if needs.levels else None
+        seed = _key(self.seed, step, "dropout", self.rank)
+        upper = self._batches(self._upper, step, "upper", needs.upper)
+        if self.reuse:
+            one = self._batches(self._lower, step, "lower", 1)[0]
+            return Draw(
+                upper, (one,) * needs.lower, (one,) * needs.cross, (one,) * needs.hessian, level=level, seed=seed
+            )
+        return Draw(
+            upper,
+            self._batches(self._lower, step, "lower", needs.lower),
+            self._batches(self._lower, step, "cross", needs.cross, needs.lower),
+            self._batches(self._lower, step, "hessian", needs.hessian, needs.lower + needs.cross),
+            level=level,
+            seed=seed,
+        )
+
+    def _batches(self, source: Source, step: int, role: str, count: int, offset: int = 0) -> Sequence[Batch]:
+        if isinstance(source, _Sequential):
+            return tuple([source.at(step, offset + index) for index in range(count)])  # a list: StopIteration passes
+        return LazyBatches([self._maker(source, step, role, index) for index in range(count)])
+
+    def _maker(self, source: Source, step: int, role: str, index: int) -> Callable[[], Batch]:
+        if isinstance(source, _Sequential):
+            return lambda: source.at(0, index)
+        # The rank is part of the key only where there are ranks, so that one process draws as no process does.
+        key = _key(self.seed, step, role, index, *([self.rank] if self.rank else []))
+        return lambda: source(torch.Generator().manual_seed(key))
+
+
+def draws(
+    upper: Source,
+    lower: Source,
+    needs: Needs,
+    seed: int = 0,
+    reuse: bool = False,
+    *,
+    batch_size: int | tuple[int, int] | None = None,
+    collate: Callable[[list[Any]], Batch] = default_collate,
+) -> DrawStream:
+    """A stream of draws for a solver.
+
+    Args:
+        upper: Where upper batches come from. One of: a map-style dataset (with `batch_size`; each batch is drawn
+            without repeats, batches independently of each other); a callable that makes a batch from a
+            `torch.Generator`; an iterable of batches, such as a `DataLoader`.
+        lower: The same for all lower roles.
+        needs: `solver.needs`.
+        seed: Everything random follows from it. Each process of a distributed run draws its own batches, but the same
+            truncation levels.
+        reuse: One lower batch per step serves every lower role. Cheaper, and the Hessian factors are not independent.
+        batch_size: For datasets: one number, or (upper, lower).
+        collate: For datasets: makes a batch from a list of examples.
+
+    Example:
+        >>> numbers = torch.arange(100)
+        >>> stream = draws(upper=numbers, lower=numbers, needs=Needs(upper=1, lower=1), batch_size=4)
+        >>> [len(next(stream).upper[0]) for _ in range(2)]
+        [4, 4]
+        >>> stream.seek(0); first = next(stream).lower[0]
+        >>> stream.seek(0); bool((next(stream).lower[0] == first).all())
+        True
+    """
+    sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+    rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    return DrawStream(
+        _as_source(upper, sizes[0], collate, "upper"),
+        _as_source(lower, sizes[1], collate, "lower"),
+        needs,
+        seed,
+        reuse,
+        rank,
+    )
+
+
+def _as_source(source: Source, size: int | None, collate: Callable[[list[Any]], Batch], name: str) -> Source:
+    if size is not None and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        if not 1 <= size <= len(source):
+            raise SettingError(
+                f"batch_size={size} cannot be drawn from the {name} dataset of {len(source)} examples without "
+                f"repeats. Choose a number from 1 to {len(source)}."
+            )
+        return lambda generator: _collated(source, _distinct(len(source), size, generator), collate)
+    if callable(source) and not isinstance(source, torch.utils.data.DataLoader):
+        return source
+    if isinstance(source, Iterable) and not (isinstance(source, Tensor) or hasattr(source, "__getitem__")):
+        return _Sequential(source)
+    if isinstance(source, list | tuple):
+        return _Sequential(source)
+    raise SettingError(
+        f"{name}={type(source).__name__} cannot be drawn from as it is. Give batch_size= with a map-style dataset "
+        "(it needs len() and indexing), or a function generator -> batch, or an iterable of batches."
+    )
+
+
+class _Sequential:
+    """An iterable source, read in order: step t takes its items t·n to t·n + n − 1."""
+
+    def __init__(self, source: Iterable[Batch], per_step: int = 0) -> None:
+        self.source, self.per_step = source, per_step
+        self._iterator: Iterator[Batch] | None = None
+        self._position = 0
+        self._recent: dict[int, Batch] = {}
+
+    def taking(self, per_step: int) -> _Sequential:
+        return _Sequential(self.source, per_step)
+
+    def at(self, step: int, index: int) -> Batch:
+        wanted = step * self.per_step + index
+        if wanted in self._recent:
+            return self._recent[wanted]
+        if self._iterator is None or wanted < self._position:
+            if self._iterator is not None and iter(self.source) is self.source:
+                raise StateError(
+                    f"The source is a one-shot iterator, already read up to item {self._position}, so item {wanted} "
+                    "cannot be replayed. Give a list, a DataLoader or a dataset to be able to seek."
+                )
+            self._iterator, self._position, self._recent = iter(self.source), 0, {}
+        while self._position <= wanted:
+            batch = self._next()
+            self._position += 1
+        self._recent = {k: b for k, b in self._recent.items() if k >= step * self.per_step} | {wanted: batch}
+        return batch
+
+    def _next(self) -> Batch:
+        assert self._iterator is not None
+        for batch in self._iterator:
+            return batch
+        self._iterator = iter(self.source)
+        return next(self._iterator)
+
+
+def _key(*parts: object) -> int:
+    """A 63-bit number that depends on all of `parts`."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _distinct(n: int, size: int, generator: torch.Generator) -> list[int]:
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return random.Random(seed).sample(range(n), size)
+
+
+def _collated(dataset: Any, indices: list[int], collate: Callable[[list[Any]], Batch]) -> Batch:
+    if isinstance(dataset, Tensor):
+        return dataset[indices]
+    if isinstance(dataset, torch.utils.data.TensorDataset) and collate is default_collate:
+        return [tensor[indices] for tensor in dataset.tensors]
+    if hasattr(dataset, "__getitems__"):
+        return collate(dataset.__getitems__(indices))
+    return collate([dataset[index] for index in indices])

@@ -1,0 +1,33 @@
+"""The errors of adambo. Each message says what came, why it cannot work and what to do."""
+
+
+class AdamboError(Exception):
+    """Every error raised on purpose by this library."""
+
+
+class ProblemError(AdamboError, ValueError):
+    """The two losses, `x` and `y` do not make a bilevel problem."""
+
+
+class SettingError(AdamboError, ValueError):
+    """An argument of an algorithm, an inverse or a stream cannot be used."""
+
+
+class SampleError(AdamboError, ValueError):
+    """A draw or a batch is not what the step needs."""
+
+
+class NonFiniteError(AdamboError, FloatingPointError):
+    """A loss or a gradient is NaN or infinite."""
+
+
+class CurvatureError(AdamboError, ArithmeticError):
+    """The lower Hessian does not allow what was asked of it."""
+
+
+class SecondDerivativeError(AdamboError, RuntimeError):
+    """A kernel between `y` and the lower loss has no second derivative."""
+
+
+class StateError(AdamboError, RuntimeError):
+    """A state dict does not belong here, or calls came in an impossible order."""

@@ -1,0 +1,150 @@
+"""Keeps a step from writing anything once a loss is not finite, without making an accelerator wait.
+
+On a CPU a bad value raises where it is seen, before anything is written. On CUDA the verdict stays on the device as
+one number, `bad`; it masks the updates of this and all later steps (so the state stays what it was), a copy of it
+travels to the host in the background, and the error is raised by the first call that finds it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from adambo.errors import NonFiniteError
+from adambo.lower_variable import LowerVariable
+from adambo.processes import Processes
+from adambo.vectors import Vector
+
+_ADVICE = (
+    "Nothing was changed: parameters, optimiser state and step count are those before the step. Look at the batch, "
+    "lower the learning rates, or check the Neumann step."
+)
+
+
+class Guard:
+    """Watches the values of one solver.
+
+    Args:
+        device: Where the parameters live.
+        processes: All processes stop when one of them has to.
+    """
+
+    def __init__(self, device: torch.device, processes: Processes) -> None:
+        self.processes = processes
+        self.on_host = device.type != "cuda"
+        self.raises_at_once = self.on_host and not processes.active
+        self.suspects: list[str] = []
+        self.bad = torch.zeros((), device=device)
+        self.lost = torch.zeros((), device=device)
+        if not self.on_host:
+            self._report = torch.zeros((), pin_memory=True)
+            self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def admit(self, what: str, *tensors: Tensor) -> None:
+        """Refuse `tensors`, called `what`, unless every number in them is finite."""
+        # A sum is finite exactly when all its terms are, short of overflow, and costs one pass over memory.
+        finite = torch.isfinite(torch.stack([t.detach().sum() for t in tensors]).sum())
+        if self.raises_at_once:
+            if not finite:
+                raise NonFiniteError(f"{what} is NaN or infinite, so no step can be made from it. {_ADVICE}")
+        else:
+            self.suspects.append(what)
+            self.bad = torch.maximum(self.bad, 1.0 - finite.to(self.bad.dtype))
+
+    def settle(self, *optimizers: Optimizer) -> None:
+        """The last word before a step writes: all values of the step have been admitted.
+
+        Optimisers that cannot be masked on the device (only the fused ones can) cost one synchronisation here.
+        """
+        if self.raises_at_once:
+            return
+        self.bad = self.processes.worst(self.bad)
+        if self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers):
+            if self.bad:
+                self.bad = torch.zeros_like(self.bad)
+                raise NonFiniteError(f"One of these is NaN or infinite: {self._named()}. {_ADVICE}")
+            self.suspects.clear()
+
+    def apply(self, optimizer: Optimizer) -> None:
+        """`optimizer.step()`, which does nothing where a value was bad."""
+        if self.on_host or not _takes_found_inf(optimizer):
+            optimizer.step()
+            return
+        optimizer.found_inf = self.bad  # type: ignore[attr-defined]
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.found_inf  # type: ignore[attr-defined]
+
+    def masked(self, values: Sequence[Tensor], saved: Sequence[Tensor]) -> Vector:
+        """`values`, or `saved` where a value of the step was bad."""
+        if self.on_host:
+            return list(values)
+        return [torch.where(self.bad > 0, old, new) for new, old in zip(values, saved, strict=True)]
+
+    def end_step(self) -> None:
+        """Send the verdict to the host in the background; nobody waits for it."""
+        if not self.on_host:
+            self.lost = self.lost + self.bad
+            self._report.copy_(self.lost, non_blocking=True)
+            self._arrived.record()
+
+    def steps_lost(self, wait: bool = False) -> int:
+        """How many of the last steps were masked, as far as the host knows (or exactly, with `wait`)."""
+        if self.on_host:
+            return 0
+        if wait:
+            self._arrived.synchronize()
+        return int(self._report) if self._arrived.query() else 0
+
+    def reset(self) -> NonFiniteError:
+        """Forget the bad value; returns the error to raise for it."""
+        error = NonFiniteError(
+            f"In an earlier step one of these was NaN or infinite: {self._named()}; that step and the ones queued "
+            f"behind it were masked on the device. {_ADVICE}"
+        )
+        self.bad, self.lost = torch.zeros_like(self.bad), torch.zeros_like(self.lost)
+        self._report.zero_()
+        self.suspects.clear()
+        return error
+
+    def _named(self) -> str:
+        return ", ".join(dict.fromkeys(self.suspects))
+
+
+class LowerState:
+    """The values of `y` and of its optimiser at one moment, to come back to."""
+
+    def __init__(self, y: LowerVariable, optimizer: Optimizer) -> None:
+        self._y, self._optimizer = y, optimizer
+        self.values = y.values()
+        self._state = {p: _copied(own) for p, own in optimizer.state.items()}
+
+    def restore(self) -> None:
+        self._y.assign(self.values)
+        self._optimizer.state.clear()
+        self._optimizer.state.update({p: _copied(own) for p, own in self._state.items()})
+
+
+@contextmanager
+def undone_on_failure(y: LowerVariable, optimizer: Optimizer) -> Iterator[LowerState]:
+    """Put `y` and its optimiser back if the block raises; yields what they were on entry."""
+    saved = LowerState(y, optimizer)
+    try:
+        yield saved
+    except BaseException:
+        saved.restore()
+        raise
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+def _takes_found_inf(optimizer: Optimizer) -> bool:
+    return all(group.get("fused") for group in optimizer.param_groups)

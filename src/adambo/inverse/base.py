@@ -1,0 +1,55 @@
+"""What an algorithm asks of an inverse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from adambo.draws import Needs
+from adambo.errors import StateError
+from adambo.guard import Guard
+from adambo.point import Point
+from adambo.vectors import Vector
+
+
+class Inverse(ABC):
+    """Solves ∇²yy g z = v approximately. Subclasses give `needs` and `solve`; the rest is for those with a memory.
+
+    One object belongs to one solver.
+    """
+
+    needs: Needs
+
+    def prepare(self, point: Point, step: int) -> None:
+        """Learn what is needed of the Hessian before step number `step` solves anything with it."""
+
+    def draw_level(self) -> int | None:
+        """A truncation level for a draw that has none; None where nothing is truncated at random."""
+        return None
+
+    @abstractmethod
+    def solve(self, point: Point, v: Vector) -> Vector:
+        """z ≈ [∇²yy g]⁻¹ v at `point`."""
+
+    def accept(self, point: Point, guard: Guard) -> None:
+        """The step has succeeded: what `solve` found may be remembered."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise StateError(f"{type(self).__name__} has no state, but {sorted(state)} were given.")
+
+
+def unpacked(state: dict[str, Any], names: set[str], owner: str) -> dict[str, Any]:
+    """`state`, after checking that it has just these names."""
+    if set(state) != names:
+        raise StateError(f"The state of {owner} has {sorted(names)}, but {sorted(state)} were given.")
+    return state
+
+
+def copied(tensors: Vector | None) -> Vector | None:
+    return None if tensors is None else [t.clone() if isinstance(t, Tensor) else t for t in tensors]

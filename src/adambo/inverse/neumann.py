@@ -1,0 +1,161 @@
+"""The truncated Neumann series [∇²yy g]⁻¹ v ≈ s Σ_{q<Q} (I − s ∇²yy g)^q v, with s = 1/l_g1.
+
+paper            here
+Q                terms (StocBiO and VRBO count products instead: Q products are Q + 1 terms)
+1/l_g1           step
+ζ^(q,j)          draw.hessian, in the order in which the factors are applied
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+
+from adambo.draws import Needs
+from adambo.errors import CurvatureError, SettingError
+from adambo.inverse.base import Inverse, unpacked
+from adambo.inverse.curvature import Curvature
+from adambo.point import Point
+from adambo.vectors import Vector, add_, added, scaled
+
+Samples = Literal["chained", "independent", "prefix", "shared", "random"]
+Factor = Callable[[int, Vector], Vector]
+SAFETY = 1.25
+
+
+class Neumann(Inverse):
+    r"""A series of `terms` terms. With A(ζ) = I − s ∇²yy g(·; ζ) and fresh samples in every step:
+
+        independent   s Σ_q A(ζ^(q,1)) … A(ζ^(q,q)) v     Q(Q−1)/2 samples; the paper's estimator, smallest variance
+        chained       s (v + A(ζ^(Q−1)) (v + A(ζ^(Q−2)) (… v)))    Q−1 samples, same expectation
+        prefix        s Σ_q A(ζ^(q)) … A(ζ^(1)) v         Q−1 samples, same expectation
+        random        s Q A(ζ^(k)) … A(ζ^(1)) v           k ~ U{0 … Q−1} samples, same expectation, large variance
+        shared        s Σ_q A(ζ)^q v                      1 sample; biased unless the Hessian is the same for all
+
+    Args:
+        terms: Number of terms Q; the last power is Q − 1. 3 if neither is given.
+        products: Number of products, for those who count them: terms = products + 1.
+        step: s. It converges for s < 2/λ_max, and an explicit number above that is refused. "auto" takes
+            s = 1/(1.25 λ_max). λ_max is estimated by power iteration in the first step and refreshed in the steps
+            1, 2, 4, …, 128, 256, 384, … (`Curvature`), counted in the ledger under `curvature_vector`.
+        samples: Which of the estimators above.
+
+    Example:
+        >>> Neumann(terms=4, samples="independent").needs.hessian
+        6
+        >>> Neumann(products=3).terms
+        4
+    """
+
+    def __init__(
+        self,
+        terms: int | None = None,
+        products: int | None = None,
+        step: float | Literal["auto"] = "auto",
+        samples: Samples = "chained",
+    ) -> None:
+        if terms is not None and products is not None:
+            raise SettingError(f"Give terms={terms} or products={products}, not both: Q products are Q + 1 terms.")
+        self.terms = products + 1 if products is not None else 3 if terms is None else terms
+        if not isinstance(self.terms, int) or self.terms < 1:
+            raise SettingError(
+                f"A Neumann series has at least one term (the identity), but {self.terms} were asked for."
+            )
+        if step != "auto" and not (isinstance(step, int | float) and 0 < step < float("inf")):
+            raise SettingError(f"step={step!r} is neither a positive number nor 'auto'.")
+        if samples not in get_args(Samples):
+            raise SettingError(
+                f"samples={samples!r} is not an estimator; choose one of {', '.join(get_args(Samples))}."
+            )
+        self.samples = samples
+        self._asked = step
+        self._curvature = Curvature()
+        self._generator = torch.Generator().manual_seed(0)
+        factors = {"independent": self.terms * (self.terms - 1) // 2, "shared": min(1, self.terms - 1)}
+        self.needs = Needs(
+            hessian=factors.get(samples, self.terms - 1), levels=self.terms if samples == "random" else 0
+        )
+
+    @property
+    def step(self) -> float:
+        """The step s in use; for "auto", known once the curvature is."""
+        if self._asked != "auto":
+            return self._asked
+        if self._curvature.largest is None:
+            raise CurvatureError("The automatic Neumann step is chosen in the first step of the solver, not before.")
+        return 1.0 / (SAFETY * self._curvature.largest)
+
+    def prepare(self, point: Point, step: int) -> None:
+        if not self._curvature.is_due(step):
+            return
+        largest = self._curvature.estimate(point)
+        if self._asked != "auto" and self._asked > 2.0 / largest:
+            raise CurvatureError(
+                f"Neumann(step={self._asked:g}) exceeds 2/λ_max = {2.0 / largest:.6g} (the largest eigenvalue of the "
+                f"lower Hessian is about {largest:.6g} here), so the series diverges. Use step='auto', or a number "
+                f"below {1.0 / largest:.3g}."
+            )
+
+    def draw_level(self) -> int | None:
+        """A truncation level for a draw that has none."""
+        if self.samples != "random":
+            return None
+        return int(torch.randint(self.terms, (), generator=self._generator))
+
+    def solve(self, point: Point, v: Vector) -> Vector:
+        s = self.step
+
+        def factor(index: int, w: Vector) -> Vector:
+            """A(ζ^index) w"""
+            return added(w, point.hessian(w, index), -s)
+
+        series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
+        if self.samples == "random":
+            return scaled(_product(factor, v, len(point.draw.hessian)), s * self.terms)
+        return scaled(series[self.samples](factor, v, self.terms), s)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"curvature": self._curvature.state_dict(), "generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = unpacked(state, {"curvature", "generator"}, "Neumann")
+        self._curvature.load_state_dict(state["curvature"])
+        self._generator.set_state(state["generator"].to("cpu"))
+
+
+def _independent(factor: Factor, v: Vector, terms: int) -> Vector:
+    total, index = scaled(v, 1.0), 0
+    for q in range(1, terms):
+        w = v
+        for _ in range(q):
+            w, index = factor(index, w), index + 1
+        add_(total, w)
+    return total
+
+
+def _chained(factor: Factor, v: Vector, terms: int) -> Vector:
+    s = v
+    for index in range(terms - 1):
+        s = factor(index, s)
+        add_(s, v)
+    return s
+
+
+def _prefix(factor: Factor, v: Vector, terms: int) -> Vector:
+    total, r = scaled(v, 1.0), v
+    for index in range(terms - 1):
+        r = factor(index, r)
+        add_(total, r)
+    return total
+
+
+def _shared(factor: Factor, v: Vector, terms: int) -> Vector:
+    return _chained(lambda _, w: factor(0, w), v, terms)
+
+
+def _product(factor: Factor, v: Vector, level: int) -> Vector:
+    for index in range(level):
+        v = factor(index, v)
+    return v

@@ -1,0 +1,249 @@
+"""`y` as one draw sees it: the whole variable, or the rows of the tasks that the draw is about.
+
+With many tasks `y` is stacked, one row per task, and a draw names the rows it works on. Everything in the space of
+`y` (∇y f, z, Hessian products, lower steps) then has one row per named task, and no other row is read or written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+
+from adambo.errors import AdamboError, SampleError
+from adambo.processes import Processes
+from adambo.vectors import Vector, clones, copy_
+
+logger = logging.getLogger("adambo")
+
+
+class LowerVariable:
+    """The whole of `y`: one lower problem.
+
+    Attributes:
+        leaves: The tensors in which the losses are differentiated.
+        blocks: How many independent lower problems the vectors hold, one after the other.
+    """
+
+    blocks = 1
+
+    def __init__(self, tables: Vector, processes: Processes) -> None:
+        self.tables = tables
+        self.leaves = tables
+        self.processes = processes
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """The context in which the losses are to be called."""
+        return nullcontext()
+
+    def rows(self, tensors: Sequence[Tensor]) -> Vector:
+        """Of tensors shaped like `leaves`, the part that belongs to this draw."""
+        return list(tensors)
+
+    def average(self, vector: Vector) -> Vector:
+        """The mean of a vector over processes."""
+        return self.processes.average(vector)
+
+    def values(self) -> Vector:
+        """A copy of the current values."""
+        return clones(self.leaves)
+
+    def assign(self, values: Sequence[Tensor]) -> None:
+        copy_(self.leaves, values)
+
+    def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
+        """One lower step: `apply(optimizer)` with `gradient` in place."""
+        for leaf, part in zip(self.leaves, gradient, strict=True):
+            leaf.grad = part
+        apply(optimizer)
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def write_back(self) -> None:
+        """Make the new values those of the parameters."""
+
+    def read(self, state: Sequence[Tensor]) -> Vector:
+        """The part of a state shaped like `y` that belongs to this draw."""
+        return list(state)
+
+    def write(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Overwrite that part."""
+        copy_(state, values)
+
+
+class TableRows(LowerVariable):
+    """The rows of the named tasks, for losses that may use the whole table: gradients in `y` are dense."""
+
+    def __init__(self, tables: Vector, processes: Processes, ids: Any) -> None:
+        super().__init__(tables, processes)
+        self.ids = _checked_ids(ids, tables)
+        self.blocks = len(self.ids)
+        self._everyone = [self.ids]
+        self._split = False
+        if processes.active:
+            self._everyone = processes.gather(self.ids)
+            self._split = _tasks_are_split(self._everyone)
+
+    def rows(self, tensors: Sequence[Tensor]) -> Vector:
+        return [t.index_select(0, self.ids) for t in tensors]
+
+    def average(self, vector: Vector) -> Vector:
+        return vector if self._split else self.processes.average(vector)
+
+    def values(self) -> Vector:
+        return self.read([leaf.detach() for leaf in self.leaves])
+
+    def assign(self, values: Sequence[Tensor]) -> None:
+        self.write(self.leaves, values)
+
+    def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
+        rate = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        rates = [rate[table] for table in self.tables]
+        self.assign([v - lr * d for v, lr, d in zip(self.values(), rates, gradient, strict=True)])
+
+    def write_back(self) -> None:
+        if self._split:
+            for table in self.tables:
+                mine = table.detach().index_select(0, self.ids)
+                for ids, theirs in zip(self._everyone, self.processes.gather(mine), strict=True):
+                    table.detach().index_copy_(0, ids, theirs)
+
+    def read(self, state: Sequence[Tensor]) -> Vector:
+        return [t.index_select(0, self.ids) for t in state]
+
+    def write(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for table, part in zip(state, values, strict=True):
+                table.index_copy_(0, self.ids, part)
+
+
+class GatheredRows(TableRows):
+    """The rows of the named tasks as leaves of their own: nothing is dense in the number of tasks.
+
+    Inside the losses, `table[ids]` is answered with those leaves. A loss that uses a table in any other way cannot be
+    answered so; it raises `WholeTableUsed`, upon which a solver makes the problem go back to `TableRows`.
+    """
+
+    def __init__(self, tables: Vector, processes: Processes, ids: Any) -> None:
+        super().__init__(tables, processes, ids)
+        self.leaves = [t.detach().index_select(0, self.ids).requires_grad_() for t in tables]
+
+    def reading(self) -> AbstractContextManager[Any]:
+        return _RowLookup(self.tables, self.leaves, self.ids)
+
+    def rows(self, tensors: Sequence[Tensor]) -> Vector:
+        return list(tensors)
+
+    def values(self) -> Vector:
+        return clones(self.leaves)
+
+    def assign(self, values: Sequence[Tensor]) -> None:
+        copy_(self.leaves, values)
+
+    def write_back(self) -> None:
+        self.write(self.tables, [leaf.detach() for leaf in self.leaves])
+        super().write_back()
+
+
+class WholeTableUsed(AdamboError):
+    """A loss touched a stacked table other than by the rows of its tasks."""
+
+    def __init__(self, use: str) -> None:
+        super().__init__(
+            f"A loss uses a stacked tensor of y as a whole ({use}), not only by the rows of its tasks, table[ids] with "
+            "ids = tasks(batch)."
+        )
+
+
+_INDEX = (Tensor.__getitem__, torch.index_select, Tensor.index_select, torch.nn.functional.embedding)
+_QUESTIONS = (Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point)
+
+
+class _RowLookup(TorchFunctionMode):
+    """Answers `table[ids]`, `index_select(table, 0, ids)` and `embedding(ids, table)` with the gathered rows."""
+
+    def __init__(self, tables: Vector, rows: Vector, ids: Tensor) -> None:
+        super().__init__()
+        self.row_of = {id(table): row for table, row in zip(tables, rows, strict=True)}
+        self.ids = ids
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        table = next((a for a in (*args, *kwargs.values()) if id(a) in self.row_of), None)
+        if table is None or func in _QUESTIONS or getattr(func, "__name__", "") == "__get__":
+            return func(*args, **kwargs)
+        if func in _INDEX and not kwargs:
+            rows = self.row_of[id(table)]
+            if func is Tensor.__getitem__:
+                index, *rest = args[1] if isinstance(args[1], tuple) else (args[1],)
+                if self._names_tasks(index):
+                    found = self._found(rows, index)
+                    return found[(slice(None), *rest)] if rest else found
+            elif func is torch.nn.functional.embedding and len(args) == 2 and self._names_tasks(args[0]):
+                return self._found(rows, args[0])
+            elif len(args) == 3 and args[1] == 0 and self._names_tasks(args[2]):
+                return self._found(rows, args[2])
+        raise WholeTableUsed(getattr(func, "__name__", str(func)))
+
+    def _names_tasks(self, index: Any) -> bool:
+        return isinstance(index, Tensor) and not index.is_floating_point() and index.shape == self.ids.shape
+
+    def _found(self, rows: Tensor, index: Tensor) -> Tensor:
+        if index is self.ids:
+            return rows
+        index = index.to(self.ids.device)
+        if self.ids.is_cuda:
+            # The order of the ids is looked up on the device; a task that is not in the draw turns into NaN there,
+            # which the guard reports. Comparing on the host would make the GPU wait.
+            order = torch.argsort(self.ids)
+            where = order[torch.searchsorted(self.ids[order], index).clamp(max=len(order) - 1)]
+            unknown = (self.ids[where] != index).view(-1, *[1] * (rows.dim() - 1))
+            return rows.index_select(0, where).masked_fill(unknown, float("nan"))
+        if torch.equal(index, self.ids):
+            return rows
+        place = {task: k for k, task in enumerate(self.ids.tolist())}
+        try:
+            return rows.index_select(0, torch.tensor([place[task] for task in index.tolist()]))
+        except KeyError as missing:
+            raise SampleError(
+                f"A loss asks for the row of task {missing}, but the draw is about the tasks {sorted(place)}. All "
+                "batches of one draw name the same tasks, so that one gathered set of rows serves them all."
+            ) from None
+
+
+def _checked_ids(named: Any, tables: Vector) -> Tensor:
+    device = tables[0].device
+    ids: Tensor = torch.as_tensor(named, device=device)
+    if ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
+        raise SampleError(
+            f"tasks(batch) must name the tasks of the batch as a list or a tensor of integers, but it gave "
+            f"{tuple(ids.shape)} of {ids.dtype}. Return for example batch.task_ids."
+        )
+    ids = ids.to(torch.int64)
+    if device.type == "cpu":
+        names = ids.tolist()
+        if len(set(names)) != len(names) or min(names) < 0 or max(names) >= len(tables[0]):
+            raise SampleError(
+                f"tasks(batch) named {names}, but y has rows for the tasks 0 to {len(tables[0]) - 1}, and a task may "
+                "stand in a batch only once (its row is written once per step)."
+            )
+    return ids
+
+
+def _tasks_are_split(everyone: list[Tensor]) -> bool:
+    """Whether each process has tasks of its own (True) or all have the same ones (False)."""
+    if all(torch.equal(ids, everyone[0]) for ids in everyone):
+        return False
+    together = torch.cat(everyone)
+    if len(torch.unique(together)) != len(together):
+        raise SampleError(
+            "Some processes have the same task in this step, and some have not. Give every process the same tasks (and "
+            "its part of their examples), or give each process tasks that no other one has."
+        )
+    return True

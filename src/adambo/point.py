@@ -1,0 +1,176 @@
+"""What is known at one point (x, y) for one draw: values, gradients, Hessian products, the hypergradient.
+
+With z ≈ [∇²yy g]⁻¹ ∇y f held fixed, the hypergradient is the plain gradient in x of one scalar,
+
+    S(x) = f(x, y; ξ) − ⟨∇y g(x, y; ζ⁰), z⟩         ∇̂Φ = ∇x S = ∇x f − ∇²xy g z
+
+so it is an ordinary backward pass, and whatever understands `backward()` (DDP, FSDP2, compiled encoders) works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adambo.draws import Batch, Draw
+from adambo.encodings import Encodings
+from adambo.errors import ProblemError
+from adambo.kernels import second_derivatives_explained
+from adambo.ledger import Ledger
+from adambo.lower_variable import GatheredRows, LowerVariable, WholeTableUsed
+from adambo.vectors import Vector, dot
+
+if TYPE_CHECKING:
+    from adambo.problem import Problem
+
+
+class LowerTerms(NamedTuple):
+    """The lower loss on one batch, with a gradient that can be differentiated again."""
+
+    g: Tensor
+    g_y: Vector
+
+
+class Point:
+    """Everything is computed when first asked for, once per batch object, and counted in the ledger.
+
+    Made by `problem.at(draw)`. It is valid while `x` and `y` keep their values; `after_move` gives the point at a new
+    `y` and the same `x`, where features of an encoder need not be computed again.
+
+    Args:
+        problem: Whose losses are evaluated.
+        draw: The batches, by role.
+        y: The part of the lower variable that the draw is about.
+        encodings: The features of the batches, where there is an encoder.
+        ledger: Where oracle calls are counted.
+    """
+
+    def __init__(
+        self, problem: Problem, draw: Draw, y: LowerVariable, encodings: Encodings | None, ledger: Ledger
+    ) -> None:
+        self.problem, self.draw, self.y, self.ledger = problem, draw, y, ledger
+        self._encodings = encodings
+        self._lower_terms: dict[int, LowerTerms] = {}
+
+    def after_move(self) -> Point:
+        """The point with the values that `y` has now."""
+        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger)
+
+    @cached_property
+    def f(self) -> Tensor:
+        """The upper loss on the upper batch."""
+        batch = self.draw.upper[0]
+        self.ledger.read("upper", batch)
+        return self.problem.evaluate("upper", batch, self.y, self._encodings, through_encoder=True)
+
+    @cached_property
+    def f_y(self) -> Vector:
+        """∇y f on the upper batch."""
+        self.ledger.grad_y_f += 1
+        gradient = torch.autograd.grad(self.f, self.y.leaves, retain_graph=True, allow_unused=True)
+        return self.y.average(self.y.rows(self._filled(gradient, "upper")))
+
+    @property
+    def g(self) -> Tensor:
+        """The lower loss on the cross batch."""
+        return self._terms(self.draw.cross[0]).g
+
+    def lower_gradient(self, index: int = 0) -> tuple[Tensor, Vector]:
+        """g and ∇y g on lower batch `index`, ready for a lower step."""
+        batch = self.draw.lower[index]
+        self.ledger.read("lower", batch)
+        self.ledger.grad_y_g += 1
+        if id(batch) in self._lower_terms:
+            g, g_y = self._lower_terms[id(batch)]
+        else:
+            g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=False)
+            g_y = self.y.rows(self._filled(torch.autograd.grad(g, self.y.leaves, allow_unused=True), "lower"))
+        return g.detach(), self.y.average([part.detach() for part in g_y])
+
+    def hessian(self, vector: Vector, index: int = 0) -> Vector:
+        """∇²yy g · vector on Hessian batch `index`."""
+        batch = self.draw.hessian[index]
+        self.ledger.read("hessian", batch)
+        self.ledger.hessian_vector += 1
+        return self._hessian(vector, batch)
+
+    def curvature(self, vector: Vector) -> Vector:
+        """∇²yy g · vector on the first Hessian batch (or the cross batch), for learning about the Hessian itself."""
+        self.ledger.curvature_vector += 1
+        return self._hessian(vector, (*self.draw.hessian[:1], *self.draw.cross)[0])
+
+    def backward(self, z: Vector) -> None:
+        """x.grad ← ∇x f − ∇²xy g z, by one backward pass."""
+        for p in self.problem.x:
+            p.grad = None
+        roots, weights = self._surrogate_roots(z)
+        # The parameters of FSDP2 are not the leaves of the graph, so `inputs=` would not find them; what a plain
+        # backward leaves in y.grad is thrown away.
+        torch.autograd.backward(roots, weights, inputs=None if self.problem.x_is_sharded else self.problem.x)
+        if self.problem.x_is_sharded:
+            for leaf in self.y.leaves:
+                leaf.grad = None
+        if all(p.grad is None for p in self.problem.x):
+            raise ProblemError(
+                "Neither loss depends on x, so there is no hypergradient. Make sure that a loss uses the parameters "
+                "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
+            )
+        for p in self.problem.x:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        self.problem.average_x()
+
+    def hypergradient(self, z: Vector) -> Vector:
+        """∇x f − ∇²xy g z as tensors; `x.grad` is not touched."""
+        roots, weights = self._surrogate_roots(z)
+        gradient = torch.autograd.grad(roots, self.problem.x, weights, allow_unused=True)
+        filled = [torch.zeros_like(p) if d is None else d for p, d in zip(self.problem.x, gradient, strict=True)]
+        return self.problem.processes.average(filled)
+
+    def surrogate(self, z: Vector) -> Tensor:
+        """The scalar S, for those whose framework owns `backward()`."""
+        (f, *g_y), (_, *weights) = self._surrogate_roots(z)
+        return f + dot(g_y, weights) if g_y else f
+
+    def _surrogate_roots(self, z: Vector) -> tuple[list[Tensor], list[Tensor]]:
+        batch = self.draw.cross[0]
+        self.ledger.read("cross", batch)
+        self.ledger.grad_x_f += 1
+        self.ledger.cross_vector += 1
+        pairs = [(part, -w) for part, w in zip(self._terms(batch).g_y, z, strict=True) if part.requires_grad]
+        return [self.f, *(p for p, _ in pairs)], [torch.ones_like(self.f), *(w for _, w in pairs)]
+
+    def _hessian(self, vector: Vector, batch: Batch) -> Vector:
+        pairs = [(part, v) for part, v in zip(self._terms(batch).g_y, vector, strict=True) if part.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(v) for v in vector]
+        gradient, weights = zip(*pairs, strict=True)
+        with second_derivatives_explained(self.problem.modules):
+            product = torch.autograd.grad(gradient, self.y.leaves, weights, retain_graph=True, allow_unused=True)
+        return self.y.average(self.y.rows(_zero_filled(product, self.y.leaves)))
+
+    def _terms(self, batch: Batch) -> LowerTerms:
+        if id(batch) not in self._lower_terms:
+            crosses = any(batch is b for b in self.draw.cross)
+            g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=crosses)
+            gradient = torch.autograd.grad(g, self.y.leaves, create_graph=True, allow_unused=True)
+            self._lower_terms[id(batch)] = LowerTerms(g.detach(), self.y.rows(self._filled(gradient, "lower")))
+        return self._lower_terms[id(batch)]
+
+    def _filled(self, gradient: Sequence[Tensor | None], name: str) -> Vector:
+        if all(part is None for part in gradient):
+            if isinstance(self.y, GatheredRows):
+                raise WholeTableUsed(f"or not at all, in the {name} loss")
+            raise ProblemError(
+                f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
+                "parameters given as y, and that nothing detaches them."
+            )
+        return _zero_filled(gradient, self.y.leaves)
+
+
+def _zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
+    return [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True)]

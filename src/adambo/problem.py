@@ -1,0 +1,272 @@
+"""A bilevel problem: two losses of a batch, two sets of parameters.
+
+    min over x  f(x, y*(x))      where  y*(x) = argmin over y  g(x, y)
+
+The losses close over live modules, as in every PyTorch training loop. What is known of a problem at its current
+parameters, for the batches of one draw, is a `Point`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from adambo.draws import Batch, Draw, is_empty
+from adambo.encodings import Encodings, Join
+from adambo.errors import ProblemError, SampleError
+from adambo.ledger import Ledger
+from adambo.lower_variable import GatheredRows, LowerVariable, TableRows, WholeTableUsed, logger
+from adambo.point import Point
+from adambo.processes import Processes, is_sharded
+from adambo.vectors import Vector
+
+Parameters = nn.Module | Tensor | Iterable[Any]
+
+
+class Problem:
+    """Two losses and two sets of parameters.
+
+    Args:
+        upper: f(batch) -> scalar tensor, differentiable in `y` and usually in `x`.
+        lower: g(batch) -> scalar tensor, differentiable in `y`, strongly convex in it if theory is to apply.
+        x: The upper variable: a module, a parameter, or an iterable of them. Frozen parameters are left out.
+        y: The lower variable, likewise.
+        tasks: For many lower problems at once. `y` is then stacked, one row per task along the first axis of every
+            tensor, and `tasks(batch)` gives the ids of the tasks in a batch. Only their rows are worked on.
+        group: The processes to average over: "auto" is the default process group where one is initialised.
+
+    Raises:
+        ProblemError: If the parameters cannot be used; the losses are checked when they are first called.
+
+    Example:
+        >>> x, y = torch.tensor([1.0], requires_grad=True), torch.tensor([0.0], requires_grad=True)
+        >>> problem = Problem(upper=lambda b: (y - 1).square().sum(), lower=lambda b: (y - x).square().sum(), x=x, y=y)
+        >>> point = problem.at(Draw(upper=(0,), lower=(0,), cross=(0,)))
+        >>> point.f_y
+        [tensor([-2.])]
+    """
+
+    def __init__(
+        self,
+        upper: Callable[..., Tensor],
+        lower: Callable[..., Tensor],
+        x: Parameters,
+        y: Parameters,
+        tasks: Callable[[Batch], Any] | None = None,
+        *,
+        group: Any = "auto",
+    ) -> None:
+        self.upper, self.lower, self.tasks = upper, lower, tasks
+        self.x, self.y = _parameters(x, "x"), _parameters(y, "y")
+        self.processes = Processes(group)
+        self.modules = [m for part in (x, y) for m in _modules(part)]
+        self.device = self.y[0].device
+        self.x_is_sharded = any(is_sharded(p) for p in self.x)
+        reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
+        self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
+        self._check_parameters()
+        self.processes.broadcast([*self._x_to_average, *self.y])
+
+    def at(self, draw: Draw, ledger: Ledger | None = None) -> Point:
+        """What is known at the current (x, y) for `draw`; nothing is computed before it is asked for."""
+        return Point(
+            self, draw, self.lower_variable(draw), self.encodings(draw), Ledger() if ledger is None else ledger
+        )
+
+    def lower_variable(self, draw: Draw) -> LowerVariable:
+        """The part of `y` that `draw` is about."""
+        if self.tasks is None:
+            return LowerVariable(self.y, self.processes)
+        batch = next(batch for role in (draw.lower, draw.cross, draw.upper) for batch in role)
+        return self._rows(self.y, self.processes, self.tasks(batch))
+
+    # Losses that contain the encoder may use a stacked table in any way, so plain problems differentiate all of it.
+    _rows: type[TableRows] = TableRows
+
+    def differentiate_whole_tables(self, reason: WholeTableUsed) -> None:
+        """Give up gathering rows, for losses that use a stacked table as a whole: right as well, but dense in it."""
+        logger.warning("%s Gradients in y are now computed for all tasks in every step.", reason)
+        self._rows = TableRows
+
+    def encodings(self, draw: Draw) -> Encodings | None:
+        """The features of the batches of `draw`, where the problem has an encoder."""
+        return None
+
+    def evaluate(
+        self, name: str, batch: Batch, y: LowerVariable, encodings: Encodings | None, through_encoder: bool
+    ) -> Tensor:
+        """A loss at the current point, checked: `name` is "upper" or "lower".
+
+        Args:
+            through_encoder: Whether the loss must be differentiable in the parameters of the encoder.
+        """
+        if is_empty(batch):
+            raise SampleError(
+                f"The {name} loss was given an empty batch ({type(batch).__name__}), on which a mean is undefined. "
+                "Leave empty batches out of the stream (drop_last=True in a DataLoader)."
+            )
+        function = self.upper if name == "upper" else self.lower
+        arguments = (batch,) if encodings is None else (encodings.features(batch, through_encoder), batch)
+        with torch.enable_grad(), y.reading():
+            loss = function(*arguments)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ProblemError(
+                f"The {name} loss returned {came}, but a loss is one number. Return a tensor without dimensions, for "
+                "example the .mean() over the batch."
+            )
+        if not loss.requires_grad:
+            raise ProblemError(
+                f"The {name} loss does not depend on y: it carries no gradient at all. Both levels meet in y; make "
+                "sure that the loss uses the parameters given as y, and that nothing detaches them."
+            )
+        return loss
+
+    def average_x(self) -> None:
+        """Average `x.grad` over processes, where neither DDP nor FSDP2 has done so in the backward pass."""
+        if self.processes.active and self._x_to_average:
+            gradients = [p.grad for p in self._x_to_average if p.grad is not None]
+            for gradient, mean in zip(gradients, self.processes.average(gradients), strict=True):
+                gradient.copy_(mean)
+
+    @contextmanager
+    def moved_to(self, x: Sequence[Tensor] | None = None, y: Sequence[Tensor] | None = None) -> Iterator[None]:
+        """Evaluate at other values for a moment.
+
+        The values are exchanged in place, tensor by tensor, so autograd's version check catches a graph that is used
+        on the wrong side; `x` and `y` hold the original values meanwhile. Every backward pass must end inside. On
+        exit parameters and module buffers are bit for bit what they were.
+        """
+        pairs = [*_paired(self.x, x, "x"), *_paired(self.y, y, "y")]
+        buffers = [(b, b.clone()) for module in self.modules for b in module.buffers()]
+        _exchange(pairs)
+        try:
+            yield
+        finally:
+            _exchange(pairs)
+            for buffer, saved in buffers:
+                buffer.copy_(saved)
+
+    def _check_parameters(self) -> None:
+        places = {(p.device, p.data_ptr()): k for k, p in enumerate(self.x) if not is_sharded(p) and p.numel()}
+        for k, p in enumerate(self.y):
+            if is_sharded(p):
+                raise ProblemError(
+                    f"y[{k}] is a DTensor: the lower variable must be whole on every process, since its Hessian "
+                    "products are averaged there. Shard the encoder (x) alone."
+                )
+            if any(p is q for q in self.x) or (p.device, p.data_ptr()) in places:
+                raise ProblemError(
+                    f"y[{k}], of shape {tuple(p.shape)}, is also in x. A tensor is moved either by the upper or by the "
+                    "lower level; give shared weights to one of them only."
+                )
+        if self.tasks is not None and len({len(p) if p.dim() else -1 for p in self.y}) != 1:
+            raise ProblemError(
+                f"With tasks=, every tensor of y has one row per task, but their shapes are "
+                f"{[tuple(p.shape) for p in self.y]}. Stack the lower variables along a first axis of one length."
+            )
+
+
+class EncoderHeadProblem(Problem):
+    """The common structure: an encoder below, the lower variable on its features.
+
+    Each distinct batch object is encoded once per step, whatever the number of lower steps and Hessian products: those
+    work on the features. Nothing is differentiated twice through the encoder, so fused attention, cuDNN RNNs and
+    `torch.compile` stay usable in it.
+
+    Args:
+        encoder: encode(batch) -> features (a tensor, or a tuple, list or dictionary of tensors).
+        upper: f(features, batch) -> scalar tensor.
+        lower: g(features, batch) -> scalar tensor.
+        x, y, tasks, group: As for `Problem`. With `tasks`, losses read stacked tables by `table[tasks(batch)]`.
+        concatenate: True encodes the batches of a step in one call, joined along their first axis (tensors, or
+            tuples, lists and dictionaries of tensors, of equal trailing shapes). A function from a list of batches to
+            (joined batch, list of lengths) does the same for batches that need padding or have another form.
+    """
+
+    _rows = GatheredRows
+
+    def __init__(
+        self,
+        encoder: Callable[[Batch], Any],
+        upper: Callable[[Any, Batch], Tensor],
+        lower: Callable[[Any, Batch], Tensor],
+        x: Parameters,
+        y: Parameters,
+        tasks: Callable[[Batch], Any] | None = None,
+        *,
+        concatenate: bool | Join = False,
+        group: Any = "auto",
+    ) -> None:
+        super().__init__(upper, lower, x, y, tasks, group=group)
+        self.encoder, self.concatenate = encoder, concatenate
+        if isinstance(encoder, nn.Module) and encoder not in self.modules:
+            self.modules.append(encoder)
+
+    def encodings(self, draw: Draw) -> Encodings:
+        return Encodings(self.encoder, draw, self.concatenate)
+
+
+def _modules(part: Parameters) -> list[nn.Module]:
+    if isinstance(part, nn.Module):
+        return [part]
+    return [m for m in part if isinstance(m, nn.Module)] if isinstance(part, list | tuple) else []
+
+
+def _parameters(part: Parameters, name: str) -> Vector:
+    if isinstance(part, nn.Module | Tensor):
+        part = [part]
+    if isinstance(part, str | bytes | dict) or not isinstance(part, Iterable):
+        raise ProblemError(
+            f"{name} is a {type(part).__name__}, but parameters are needed: give a module, a tensor that requires "
+            "gradients, or an iterable of them."
+        )
+    found: Vector = []
+    for item in part:
+        if not isinstance(item, nn.Module | Tensor):
+            raise ProblemError(
+                f"{name} holds a {type(item).__name__}, but only modules and tensors can be optimised. For named "
+                "parameters, leave the names out: module.parameters()."
+            )
+        found += item.parameters() if isinstance(item, nn.Module) else [item]
+    for k, p in enumerate(found):
+        if not p.is_floating_point():
+            raise ProblemError(f"{name}[{k}] has dtype {p.dtype}, but only real floating-point tensors have gradients.")
+        if not p.is_leaf:
+            raise ProblemError(
+                f"{name}[{k}], of shape {tuple(p.shape)}, is the result of a computation and not a leaf, so no "
+                "optimiser can move it. Give the tensor it was computed from, or .detach().requires_grad_()."
+            )
+    found = [p for p in found if p.requires_grad]
+    if not found:
+        raise ProblemError(
+            f"{name} has no parameter that requires gradients, so there is nothing to optimise. Unfreeze some with "
+            "requires_grad_(True)."
+        )
+    if len({id(p) for p in found}) != len(found):
+        raise ProblemError(f"{name} names the same tensor twice, which would be moved twice. Name it once.")
+    return found
+
+
+def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:
+    if values is None:
+        return []
+    if [tuple(p.shape) for p in parameters] != [tuple(v.shape) for v in values]:
+        raise ProblemError(
+            f"moved_to({name}=...) was given shapes {[tuple(v.shape) for v in values]}, but {name} has "
+            f"{[tuple(p.shape) for p in parameters]}."
+        )
+    return list(zip(parameters, values, strict=True))
+
+
+@torch.no_grad()
+def _exchange(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    for parameter, value in pairs:
+        mine = parameter.clone()
+        parameter.copy_(value)
+        value.copy_(mine)

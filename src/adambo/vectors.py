@@ -1,0 +1,62 @@
+"""Arithmetic on vectors that are lists of tensors, as `x`, `y` and `z` are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Vector = list[Tensor]
+
+
+def scaled(a: Sequence[Tensor], factor: float) -> Vector:
+    """factor · a"""
+    return list(torch._foreach_mul(list(a), factor))
+
+
+def added(a: Sequence[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> Vector:
+    """a + factor · b, in new memory (what autograd returned may alias what it was given)."""
+    return list(torch._foreach_add(list(a), list(b), alpha=factor))
+
+
+def add_(a: Sequence[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> None:
+    """a ← a + factor · b"""
+    torch._foreach_add_(list(a), list(b), alpha=factor)
+
+
+def zeros(like: Sequence[Tensor]) -> Vector:
+    return [torch.zeros_like(t, requires_grad=False) for t in like]
+
+
+def clones(tensors: Sequence[Tensor]) -> Vector:
+    return [t.detach().clone() for t in tensors]
+
+
+def copy_(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """targets ← values, in place and seen by autograd's version check."""
+    with torch.no_grad():
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value)
+
+
+def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """⟨a, b⟩ as a tensor without dimensions."""
+    return torch.stack([torch.sum(s * t) for s, t in zip(a, b, strict=True)]).sum()
+
+
+def norm(a: Sequence[Tensor]) -> Tensor:
+    """One Euclidean norm over all tensors together."""
+    result: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(a))))
+    return result
+
+
+def as_blocks(a: Sequence[Tensor], blocks: int) -> Tensor:
+    """The vector as a matrix, one line per independent lower problem (1 without tasks)."""
+    return torch.cat([t.reshape(blocks, -1) for t in a], dim=1)
+
+
+def from_blocks(matrix: Tensor, like: Sequence[Tensor]) -> Vector:
+    """The inverse of `as_blocks`."""
+    parts = torch.split(matrix, [t.numel() // matrix.shape[0] for t in like], dim=1)
+    return [part.reshape(t.shape) for part, t in zip(parts, like, strict=True)]
