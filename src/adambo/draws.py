@@ -72,9 +72,10 @@ class Draw:
     snapshot: Draw | None = None
 
     @classmethod
-    def of(cls, upper: Batch, lower: Batch, needs: Needs) -> Draw:
+    def of(cls, upper: Batch, lower: Batch, needs: Needs, level: int | None = None) -> Draw:
         """The thrifty draw: one upper batch and one lower batch serve every role."""
-        return cls((upper,) * needs.upper, (lower,) * needs.lower, (lower,) * needs.cross, (lower,) * needs.hessian)
+        hessian = needs.hessian if level is None else level
+        return cls((upper,) * needs.upper, (lower,) * needs.lower, (lower,) * needs.cross, (lower,) * hessian, level)
 
     def trimmed(self, needs: Needs, taker: str) -> Draw:
         """Just what `taker` uses of this draw: extra batches go, too few are an error."""
@@ -143,8 +144,10 @@ class DrawStream(Iterator[Draw]):
     its beginning by `seek`.
     """
 
-    def __init__(self, upper: Source, lower: Source, needs: Needs, seed: int, reuse: bool, rank: int) -> None:
-        self.needs, self.seed, self.reuse, self.rank = needs, seed, reuse, rank
+    def __init__(
+        self, upper: Source, lower: Source, needs: Needs, seed: int, reuse: bool, rank: int, tasks: Source = None
+    ) -> None:
+        self.needs, self.seed, self.reuse, self.rank, self._tasks = needs, seed, reuse, rank, tasks
         self.step = 0
         per_step = (needs.upper, 1 if reuse else needs.lower + needs.cross + needs.hessian)
         self._upper = upper if not isinstance(upper, _Sequential) else upper.taking(per_step[0])
@@ -210,8 +213,15 @@ class DrawStream(Iterator[Draw]):
         if isinstance(source, _Sequential):
             return lambda: source.at(0, index)
         # The rank is part of the key only where there are ranks, so that one process draws as no process does.
-        key = _key(self.seed, step, role, index, *([self.rank] if self.rank else []))
-        return lambda: source(torch.Generator().manual_seed(key))
+        ranks = [self.rank] if self.rank else []
+        seed, tasks = self.seed, self._tasks
+
+        def generator(*key: Any) -> torch.Generator:
+            return torch.Generator().manual_seed(_key(seed, step, *key, *ranks))
+
+        if tasks is None:
+            return lambda: source(generator(role, index))
+        return lambda: source(generator(role, index), tasks(generator("tasks", 0)))
 
 
 def draws(
@@ -223,6 +233,7 @@ def draws(
     *,
     batch_size: int | tuple[int, int] | None = None,
     collate: Callable[[list[Any]], Batch] = default_collate,
+    tasks: Callable[[torch.Generator], Any] | None = None,
 ) -> DrawStream:
     """A stream of draws for a solver.
 
@@ -237,6 +248,8 @@ def draws(
         reuse: One lower batch per step serves every lower role. Cheaper, and the Hessian factors are not independent.
         batch_size: For datasets: one number, or (upper, lower).
         collate: For datasets: makes a batch from a list of examples.
+        tasks: For many-task problems: names the tasks of a step from a `torch.Generator`. The sources are then
+            callables (generator, tasks) -> batch, and all batches of a step get the same tasks.
 
     Example:
         >>> numbers = torch.arange(100)
@@ -249,14 +262,16 @@ def draws(
     """
     sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
     rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
-    return DrawStream(
-        _as_source(upper, sizes[0], collate, "upper"),
-        _as_source(lower, sizes[1], collate, "lower"),
-        needs,
-        seed,
-        reuse,
-        rank,
-    )
+    sources = [
+        _as_source(source, size, collate, name)
+        for source, size, name in zip((upper, lower), sizes, ("upper", "lower"), strict=True)
+    ]
+    if tasks is not None and not (callable(upper) and callable(lower)):
+        raise SettingError(
+            "With tasks=, upper and lower must be functions (generator, tasks) -> batch: an iterable or a dataset "
+            "does not know which tasks the step is about."
+        )
+    return DrawStream(sources[0], sources[1], needs, seed, reuse, rank, tasks)
 
 
 def _as_source(source: Source, size: int | None, collate: Callable[[list[Any]], Batch], name: str) -> Source:

@@ -1,12 +1,14 @@
 """Keeps a step from writing anything once a loss is not finite, without making an accelerator wait.
 
-On a CPU a bad value raises where it is seen, before anything is written. On CUDA the verdict stays on the device as
-one number, `bad`; it masks the updates of this and all later steps (so the state stays what it was), a copy of it
-travels to the host in the background, and the error is raised by the first call that finds it there.
+The values of a step are collected as they appear and judged together, just before the step is written. On a CPU a bad
+one raises there. On CUDA the verdict stays on the device as one number, `bad`; it masks the updates of this and all
+later steps (so the state stays what it was), a copy of it travels to the host in the background, and the error is
+raised by the first call that finds it there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,38 +39,39 @@ class Guard:
     def __init__(self, device: torch.device, processes: Processes) -> None:
         self.processes = processes
         self.on_host = device.type != "cuda"
-        self.raises_at_once = self.on_host and not processes.active
-        self.suspects: list[str] = []
+        self._admitted: dict[str, list[Tensor]] = {}
         self.bad = torch.zeros((), device=device)
         self.lost = torch.zeros((), device=device)
         if not self.on_host:
             self._report = torch.zeros((), pin_memory=True)
             self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
+    def begin_step(self) -> None:
+        """Forget what a failed step may have left."""
+        self._admitted.clear()
+
     def admit(self, what: str, *tensors: Tensor) -> None:
-        """Refuse `tensors`, called `what`, unless every number in them is finite."""
-        # A sum is finite exactly when all its terms are, short of overflow, and costs one pass over memory.
-        finite = torch.isfinite(torch.stack([t.detach().sum() for t in tensors]).sum())
-        if self.raises_at_once:
-            if not finite:
-                raise NonFiniteError(f"{what} is NaN or infinite, so no step can be made from it. {_ADVICE}")
-        else:
-            self.suspects.append(what)
-            self.bad = torch.maximum(self.bad, 1.0 - finite.to(self.bad.dtype))
+        """Note `tensors`, called `what`, as values that must be finite before anything is written."""
+        self._admitted.setdefault(what, []).extend(tensors)
 
     def settle(self, *optimizers: Optimizer) -> None:
-        """The last word before a step writes: all values of the step have been admitted.
+        """The last word before a step is written: judge what was admitted.
 
         Optimisers that cannot be masked on the device (only the fused ones can) cost one synchronisation here.
+
+        Raises:
+            NonFiniteError: On the host. On CUDA the verdict masks the updates instead.
         """
-        if self.raises_at_once:
+        values = [t.detach() for tensors in self._admitted.values() for t in tensors]
+        if self.on_host and not self.processes.active:
+            if not _finite(values):
+                raise self._error()
             return
-        self.bad = self.processes.worst(self.bad)
-        if self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers):
-            if self.bad:
-                self.bad = torch.zeros_like(self.bad)
-                raise NonFiniteError(f"One of these is NaN or infinite: {self._named()}. {_ADVICE}")
-            self.suspects.clear()
+        bad = 1.0 - torch.as_tensor(_finite(values), dtype=self.bad.dtype, device=self.bad.device)
+        self.bad = self.processes.worst(torch.maximum(self.bad, bad))
+        if (self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers)) and self.bad:
+            self.bad = torch.zeros_like(self.bad)
+            raise self._error()
 
     def apply(self, optimizer: Optimizer) -> None:
         """`optimizer.step()`, which does nothing where a value was bad."""
@@ -104,17 +107,17 @@ class Guard:
 
     def reset(self) -> NonFiniteError:
         """Forget the bad value; returns the error to raise for it."""
-        error = NonFiniteError(
-            f"In an earlier step one of these was NaN or infinite: {self._named()}; that step and the ones queued "
-            f"behind it were masked on the device. {_ADVICE}"
-        )
         self.bad, self.lost = torch.zeros_like(self.bad), torch.zeros_like(self.lost)
         self._report.zero_()
-        self.suspects.clear()
-        return error
+        return NonFiniteError(
+            f"In an earlier step one of these was NaN or infinite: {', '.join(self._admitted)}. That step and the ones "
+            f"queued behind it were masked on the device. {_ADVICE}"
+        )
 
-    def _named(self) -> str:
-        return ", ".join(dict.fromkeys(self.suspects))
+    def _error(self) -> NonFiniteError:
+        bad = [what for what, tensors in self._admitted.items() if not _finite([t.detach() for t in tensors])]
+        named = " and ".join(bad) or "A value on another process"
+        return NonFiniteError(f"{named} is NaN or infinite, so no step can be made from it. {_ADVICE}")
 
 
 class LowerState:
@@ -144,6 +147,13 @@ def undone_on_failure(y: LowerVariable, optimizer: Optimizer) -> Iterator[LowerS
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+def _finite(values: Sequence[Tensor]) -> Tensor | bool:
+    if values[0].is_cuda:
+        return torch.isfinite(torch.stack(torch._foreach_norm(list(values), float("inf")))).all()
+    # A sum is finite exactly when all its terms are, short of overflow, and on a CPU it is the fastest pass there is.
+    return all(math.isfinite(t.sum()) for t in values)
 
 
 def _takes_found_inf(optimizer: Optimizer) -> bool:

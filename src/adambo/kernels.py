@@ -33,28 +33,24 @@ def twice_differentiable() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def second_derivatives_explained(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Turn autograd's "derivative is not implemented" into a sentence that names the layers and the way out."""
-    try:
-        yield
-    except RuntimeError as error:
-        missing = re.search(
-            r"derivative for '?([\w:]+)'? is not implemented|does not .*support double backward", str(error)
-        )
-        if missing is None:
-            raise
-        kernel = missing.group(1) or "a compiled region"
-        layers = [
-            f"{name or 'the module itself'} ({type(layer).__name__})"
-            for module in modules
-            for name, layer in module.named_modules()
-            if isinstance(layer, nn.MultiheadAttention | nn.RNNBase)
-        ]
-        found = f" Such layers were given to the problem: {', '.join(layers)}." if layers else ""
-        raise SecondDerivativeError(
-            f"A Hessian-vector product has to differentiate {kernel} twice, and this fused kernel has no second "
-            f"derivative. It stands between y and the lower loss.{found} Run that part of the lower loss inside "
-            "`with adambo.twice_differentiable():`, leave torch.compile off for it, or put the layer into x, where one "
-            "derivative is enough."
-        ) from error
+def explained(error: RuntimeError, modules: Sequence[nn.Module]) -> RuntimeError:
+    """For autograd's "derivative is not implemented", a sentence that names the layers and the way out."""
+    missing = re.search(
+        r"derivative for '?([\w:]+)'? is not implemented|does not .*support double backward", str(error)
+    )
+    if missing is None:
+        return error
+    kernel = missing.group(1) or "a compiled region"
+    layers = [
+        f"{name or 'the module itself'} ({type(layer).__name__})"
+        for module in modules
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.MultiheadAttention | nn.RNNBase)
+    ]
+    found = f" Such layers were given to the problem: {', '.join(layers)}." if layers else ""
+    return SecondDerivativeError(
+        f"A Hessian-vector product has to differentiate {kernel} twice, and that kernel has no second derivative. It "
+        f"stands between y and the lower loss.{found} Run that part of the lower loss inside "
+        "`with adambo.twice_differentiable():`, leave torch.compile off for it, or put the layer into x, where one "
+        "derivative is enough."
+    )

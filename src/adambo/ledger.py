@@ -10,7 +10,7 @@ from adambo.errors import StateError
 
 @dataclass
 class Ledger:
-    """One call is one evaluation on one batch, whatever the size of the batch.
+    """One call is one evaluation on one batch, whatever the size of the batch. A warm start is counted too.
 
     Attributes:
         grad_x_f: Gradients of the upper loss in `x`.
@@ -20,7 +20,7 @@ class Ledger:
         hessian_vector: Products with ∇²yy g inside the hypergradient.
         cross_vector: Products with ∇²xy g.
         curvature_vector: Products with ∇²yy g spent on knowing its largest eigenvalue.
-        samples: Distinct (batch, role) pairs read.
+        samples: Distinct (batch, role) pairs read in each step, added up over the steps.
 
     Example:
         >>> ledger = Ledger()

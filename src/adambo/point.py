@@ -19,10 +19,11 @@ from torch import Tensor
 from adambo.draws import Batch, Draw
 from adambo.encodings import Encodings
 from adambo.errors import ProblemError
-from adambo.kernels import second_derivatives_explained
+from adambo.kernels import explained
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable, WholeTableUsed
-from adambo.vectors import Vector, dot
+from adambo.products import product
+from adambo.vectors import Vector, dot, scaled, zeros
 
 if TYPE_CHECKING:
     from adambo.problem import Problem
@@ -141,17 +142,21 @@ class Point:
         self.ledger.read("cross", batch)
         self.ledger.grad_x_f += 1
         self.ledger.cross_vector += 1
-        pairs = [(part, -w) for part, w in zip(self._terms(batch).g_y, z, strict=True) if part.requires_grad]
-        return [self.f, *(p for p, _ in pairs)], [torch.ones_like(self.f), *(w for _, w in pairs)]
+        g_y, weights = _differentiable(self._terms(batch).g_y, scaled(z, -1.0))
+        return [self.f, *g_y], [torch.ones_like(self.f), *weights]
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
-        pairs = [(part, v) for part, v in zip(self._terms(batch).g_y, vector, strict=True) if part.requires_grad]
-        if not pairs:
-            return [torch.zeros_like(v) for v in vector]
-        gradient, weights = zip(*pairs, strict=True)
-        with second_derivatives_explained(self.problem.modules):
-            product = torch.autograd.grad(gradient, self.y.leaves, weights, retain_graph=True, allow_unused=True)
-        return self.y.average(self.y.rows(_zero_filled(product, self.y.leaves)))
+        gradient: Sequence[Tensor] = self._terms(batch).g_y
+        weights: Sequence[Tensor] = vector
+        if not all(part.requires_grad for part in gradient):  # g is linear in some tensors of y
+            gradient, weights = _differentiable(gradient, weights)
+            if not gradient:
+                return zeros(vector)
+        try:
+            found = product(gradient, self.y.leaves, weights)
+        except RuntimeError as error:
+            raise explained(error, self.problem.modules) from error
+        return self.y.average(self.y.rows(_zero_filled(found, self.y.leaves)))
 
     def _terms(self, batch: Batch) -> LowerTerms:
         if id(batch) not in self._lower_terms:
@@ -170,6 +175,11 @@ class Point:
                 "parameters given as y, and that nothing detaches them."
             )
         return _zero_filled(gradient, self.y.leaves)
+
+
+def _differentiable(gradient: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Vector, Vector]:
+    pairs = [(part, weight) for part, weight in zip(gradient, weights, strict=True) if part.requires_grad]
+    return [part for part, _ in pairs], [weight for _, weight in pairs]
 
 
 def _zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:

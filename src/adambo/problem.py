@@ -72,11 +72,16 @@ class Problem:
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
-    def at(self, draw: Draw, ledger: Ledger | None = None) -> Point:
-        """What is known at the current (x, y) for `draw`; nothing is computed before it is asked for."""
-        return Point(
-            self, draw, self.lower_variable(draw), self.encodings(draw), Ledger() if ledger is None else ledger
-        )
+    def at(self, draw: Draw, ledger: Ledger | None = None, encodings: Encodings | None = None) -> Point:
+        """What is known at the current (x, y) for `draw`; nothing is computed before it is asked for.
+
+        Args:
+            draw: The batches, by role.
+            ledger: Where oracle calls are counted.
+            encodings: Features of the same draw, where they are known already because x has not moved.
+        """
+        ledger = Ledger() if ledger is None else ledger
+        return Point(self, draw, self.lower_variable(draw), encodings or self.encodings(draw), ledger)
 
     def lower_variable(self, draw: Draw) -> LowerVariable:
         """The part of `y` that `draw` is about."""
@@ -180,7 +185,8 @@ class EncoderHeadProblem(Problem):
     `torch.compile` stay usable in it.
 
     Args:
-        encoder: encode(batch) -> features (a tensor, or a tuple, list or dictionary of tensors).
+        encoder: encode(batch) -> features (a tensor, or a tuple, list or dictionary of tensors). One batch object may
+            hold support and query examples and fill every role: it is then encoded in one call.
         upper: f(features, batch) -> scalar tensor.
         lower: g(features, batch) -> scalar tensor.
         x, y, tasks, group: As for `Problem`. With `tasks`, losses read stacked tables by `table[tasks(batch)]`.

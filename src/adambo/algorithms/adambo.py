@@ -138,6 +138,8 @@ class AdamBO(Algorithm):
                 point.y.assign(self.guard.masked(point.y.values(), before.values))
         for pending in self._pending:
             self.finish(pending.point)
+        for p in self.problem.y:
+            p.grad = None  # what S.backward() left there is no lower gradient
         self._pending = []
         self.steps += 1
 

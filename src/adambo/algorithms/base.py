@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 
 from adambo.algorithms.info import Info
 from adambo.draws import Batch, Draw, Needs
+from adambo.encodings import Encodings
 from adambo.errors import SampleError, SettingError, StateError
 from adambo.guard import Guard, LowerState, undone_on_failure
 from adambo.inverse import Inverse
@@ -69,7 +70,9 @@ class Algorithm(ABC):
             AdamboError: With everything as it was before the call. On CUDA a non-finite loss is reported by a later
                 call; see `check`.
         """
-        info = self._attempt(self.advance, self._taken(draw, lower_batch))
+        draw = self._taken(draw, lower_batch)
+        self.upper_optimizer.zero_grad()  # before the forward pass: the last gradient need not be in memory during it
+        info = self._attempt(self.advance, draw)
         self.steps += 1
         return info
 
@@ -77,9 +80,15 @@ class Algorithm(ABC):
         """One lower step per batch, at the current x (Algorithm 2 of the paper). No batch, no step."""
         self._report_lost_steps()
         self.ledger.begin_step()
+        self.guard.begin_step()
+        last = None
         with undone_on_failure(LowerVariable(self.problem.y, self.problem.processes), self.lower_optimizer) as saved:
             for batch in lower_batches:
-                self._attempt(self._warm_step, batch)
+                if last is None or batch is not last.lower[0]:
+                    last = Draw(lower=(batch,))
+                    encodings = self.problem.encodings(last)
+                    self.ledger.begin_step()
+                self._attempt(self._warm_step, last, encodings)
             if not self.guard.on_host:
                 copy_(self.problem.y, self.guard.masked(self.problem.y, saved.values))
         self.guard.end_step()
@@ -127,13 +136,11 @@ class Algorithm(ABC):
             raise StateError(f"{type(self).__name__} has no state of its own, but {sorted(state)} were given.")
 
     def solve(self, point: Point) -> Vector:
-        """z ≈ [∇²yy g]⁻¹ ∇y f at `point`, once f has been found finite."""
+        """z ≈ [∇²yy g]⁻¹ ∇y f at `point`."""
         assert self.inverse is not None
-        self.guard.admit("The upper loss", point.f, *point.f_y)
+        self.guard.admit("The upper loss", point.f)
         self.inverse.prepare(point, self.steps)
-        z = self.inverse.solve(point, point.f_y)
-        self.guard.admit("The estimate z of the inverse Hessian times ∇y f", *z)
-        return z
+        return self.inverse.solve(point, point.f_y)
 
     def descend(self, point: Point) -> Tensor:
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""
@@ -166,26 +173,28 @@ class Algorithm(ABC):
     def _taken(self, draw: Draw | Batch, lower_batch: Batch = ABSENT) -> Draw:
         self._report_lost_steps()
         self.ledger.begin_step()
+        self.guard.begin_step()
+        level = None
+        if self.needs.levels and self.inverse is not None and getattr(draw, "level", None) is None:
+            level = self.inverse.draw_level()
         if lower_batch is not self.ABSENT:
-            draw = Draw.of(draw, lower_batch, self.needs)
-        elif not isinstance(draw, Draw):
+            return Draw.of(draw, lower_batch, self.needs, level)
+        if not isinstance(draw, Draw):
             raise SampleError(
                 f"step takes a Draw, or two batches, but was given one {type(draw).__name__}. Use "
                 "solver.step(upper_batch, lower_batch), or build draws with adambo.draws."
             )
-        if draw.level is None and self.inverse is not None and self.needs.levels:
-            draw = replace(draw, level=self.inverse.draw_level())
-        return draw.trimmed(self.needs, type(self).__name__)
+        return (draw if level is None else replace(draw, level=level)).trimmed(self.needs, type(self).__name__)
 
-    def _attempt(self, action: Callable[[Any], T], argument: Any) -> T:
+    def _attempt(self, action: Callable[..., T], *arguments: Any) -> T:
         try:
-            return action(argument)
+            return action(*arguments)
         except WholeTableUsed as reason:
             self.problem.differentiate_whole_tables(reason)
-            return action(argument)
+            return action(*arguments)
 
-    def _warm_step(self, batch: Batch) -> None:
-        point = self.problem.at(Draw(lower=(batch,)), self.ledger)
+    def _warm_step(self, draw: Draw, encodings: Encodings | None) -> None:
+        point = self.problem.at(draw, self.ledger, encodings)
         self.descend(point)
         self.guard.settle(self.lower_optimizer)
         point.y.write_back()

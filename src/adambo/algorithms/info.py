@@ -34,12 +34,13 @@ class Info:
     @property
     def hypergradient(self) -> Vector:
         """h_t as a flat list of tensors. It is what lies in `x.grad`, so it is to be had until the next step."""
-        if self._solver.steps != self._step + 1:
+        gradient = [p.grad for p in self._solver.problem.x]
+        if self._solver.steps != self._step + 1 or any(part is None for part in gradient):
             raise StateError(
-                f"The hypergradient of step {self._step} is gone: the solver has made {self._solver.steps} steps. It "
-                "costs nothing because it is not copied; read it right after its step."
+                f"The hypergradient of step {self._step} is gone: x.grad was cleared or filled anew since. It costs "
+                "nothing because it is not copied; read it right after its step."
             )
-        return [p.grad.detach() for p in self._solver.problem.x if p.grad is not None]
+        return [part.detach() for part in gradient if part is not None]
 
     def __repr__(self) -> str:
         names = [name for name in vars(self) if not name.startswith("_")]

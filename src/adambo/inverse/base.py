@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from torch import Tensor
-
 from adambo.draws import Needs
 from adambo.errors import StateError
 from adambo.guard import Guard
@@ -49,7 +47,3 @@ def unpacked(state: dict[str, Any], names: set[str], owner: str) -> dict[str, An
     if set(state) != names:
         raise StateError(f"The state of {owner} has {sorted(names)}, but {sorted(state)} were given.")
     return state
-
-
-def copied(tensors: Vector | None) -> Vector | None:
-    return None if tensors is None else [t.clone() if isinstance(t, Tensor) else t for t in tensors]

@@ -6,74 +6,93 @@ import warnings
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from adambo.errors import CurvatureError
-from adambo.inverse.base import copied, unpacked
+from adambo.errors import CurvatureError, NonFiniteError
+from adambo.inverse.base import unpacked
 from adambo.point import Point
-from adambo.vectors import Vector, dot, norm, scaled
+from adambo.vectors import as_blocks, from_blocks
 
 FIRST_PRODUCTS = 20
 LATER_PRODUCTS = 3
 PERIOD = 128
+KEPT = 0.9
 
 
 class Curvature:
     """An estimate of λ_max(∇²yy g), kept up to date.
 
     It is made with 20 products in the first step, and refreshed with 3 more (from the vector found last) in the steps
-    1, 2, 4, 8, … and then every 128 steps. Those steps read one number on the host; no other step does.
+    1, 2, 4, 8, … and then every 128 steps. Those steps read one number on the host; no other step does. Batches, and
+    with tasks the rows themselves, differ from step to step, so an estimate falls slowly: a refresh takes the larger
+    of what it found and 0.9 times the last value. With tasks each row has its own iteration, of 20 products at every
+    refresh, and the largest counts.
+
+    An estimate holds from the step that makes it, but is forgotten if that step fails.
     """
 
     def __init__(self) -> None:
         self.largest: float | None = None
-        self._direction: Vector | None = None
+        self._direction: Tensor | None = None
+        self._accepted: tuple[float | None, Tensor | None] = (None, None)
+
+    def begin_step(self) -> None:
+        """Go back to what the last successful step knew."""
+        self.largest, self._direction = self._accepted
+
+    def accept(self) -> None:
+        """The step succeeded."""
+        self._accepted = (self.largest, self._direction)
 
     def is_due(self, step: int) -> bool:
         return self.largest is None or step % PERIOD == 0 or (step < PERIOD and step & (step - 1) == 0)
 
     def estimate(self, point: Point) -> float:
-        """Refresh the estimate at `point`."""
-        products = LATER_PRODUCTS
-        u = self._direction
-        if u is None or [t.shape for t in u] != [t.shape for t in point.f_y]:
-            u, products = _random_direction(point.f_y), FIRST_PRODUCTS
+        """Refresh the estimate at `point`; returns what was found there."""
+        blocks, like = point.y.blocks, point.f_y
+        u, products = self._direction, LATER_PRODUCTS
+        if u is None or blocks > 1:
+            u, products = _start(point), FIRST_PRODUCTS
         rayleigh = growth = torch.zeros(())
         for _ in range(products):
-            length = norm(u)
-            u = [t / length.clamp_min(torch.finfo(length.dtype).tiny) for t in u]
-            product = point.curvature(u)
-            rayleigh, growth = dot(u, product), norm(product)
+            u = u / torch.linalg.vector_norm(u, dim=1, keepdim=True).clamp_min(torch.finfo(u.dtype).tiny)
+            product = as_blocks(point.curvature(from_blocks(u, like)), blocks)
+            rayleigh, growth = (u * product).sum(dim=1), torch.linalg.vector_norm(product, dim=1)
             u = product
-        rayleigh_, largest = (float(t) for t in torch.stack([rayleigh, growth]).double().to("cpu"))
+        lowest, largest = (float(t) for t in torch.stack([rayleigh.min(), growth.max()]).to("cpu"))
         if not largest < float("inf"):
-            raise CurvatureError(
-                "The lower Hessian is not finite at this point, so no Neumann step can be chosen. Check the lower loss "
-                "for NaN, infinities or a kink (sqrt or norm at zero)."
+            raise NonFiniteError(
+                "The lower Hessian is NaN or infinite at this point, so no Neumann step can be chosen and nothing was "
+                "changed. Check the lower loss for NaN, infinities or a kink (sqrt or norm at zero)."
             )
         if largest == 0.0:
             raise CurvatureError(
                 "The lower loss has no curvature in y at this point (its Hessian is zero), so the lower problem has no "
                 "unique solution and ∇²yy g no inverse. Add a regulariser such as mu/2 · ‖y‖² to the lower loss."
             )
-        if rayleigh_ < 0:
+        if lowest < 0:
             warnings.warn(
-                f"The lower loss is not convex in y here: its dominant curvature is {rayleigh_:.3g}. A Neumann series "
+                f"The lower loss is not convex in y here: its dominant curvature is {lowest:.3g}. A Neumann series "
                 "grows along such directions; add a regulariser to the lower loss, or use few terms.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.largest, self._direction = largest, scaled(u, 1.0 / largest)
+        self.largest, self._direction = max(largest, KEPT * (self.largest or 0.0)), u
         return largest
 
     def state_dict(self) -> dict[str, Any]:
-        return {"largest": self.largest, "direction": copied(self._direction)}
+        largest, direction = self._accepted
+        return {"largest": largest, "direction": direction}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = unpacked(state, {"largest", "direction"}, "a curvature estimate")
-        self.largest, self._direction = state["largest"], copied(state["direction"])
+        self._accepted = (state["largest"], state["direction"])
+        self.begin_step()
 
 
-def _random_direction(like: Vector) -> Vector:
+def _start(point: Point) -> Tensor:
     # A generator of its own: the random numbers of the user's program stay as they were.
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t) for t in like]
+    line = as_blocks(point.f_y, point.y.blocks)
+    row = torch.randn(line.shape[1], generator=generator, dtype=torch.float64).to(line)
+    return row.expand_as(line)

@@ -7,7 +7,7 @@ from typing import Any
 from adambo.draws import Needs
 from adambo.errors import SettingError
 from adambo.guard import Guard
-from adambo.inverse.base import Inverse, copied, unpacked
+from adambo.inverse.base import Inverse, unpacked
 from adambo.point import Point
 from adambo.vectors import Vector, add_, added, zeros
 
@@ -51,7 +51,7 @@ class LinearSystem(Inverse):
         point.y.write(self._z, guard.masked(self._found, point.y.read(self._z)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"z": copied(self._z)}
+        return {"z": self._z}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._z = copied(unpacked(state, {"z"}, "LinearSystem")["z"])
+        self._z = unpacked(state, {"z"}, "LinearSystem")["z"]

@@ -15,6 +15,7 @@ import torch
 
 from adambo.draws import Needs
 from adambo.errors import CurvatureError, SettingError
+from adambo.guard import Guard
 from adambo.inverse.base import Inverse, unpacked
 from adambo.inverse.curvature import Curvature
 from adambo.point import Point
@@ -72,7 +73,7 @@ class Neumann(Inverse):
         self.samples = samples
         self._asked = step
         self._curvature = Curvature()
-        self._generator = torch.Generator().manual_seed(0)
+        self._levels = self._levels_after = torch.Generator().manual_seed(0).get_state()
         factors = {"independent": self.terms * (self.terms - 1) // 2, "shared": min(1, self.terms - 1)}
         self.needs = Needs(
             hessian=factors.get(samples, self.terms - 1), levels=self.terms if samples == "random" else 0
@@ -88,6 +89,7 @@ class Neumann(Inverse):
         return 1.0 / (SAFETY * self._curvature.largest)
 
     def prepare(self, point: Point, step: int) -> None:
+        self._curvature.begin_step()
         if not self._curvature.is_due(step):
             return
         largest = self._curvature.estimate(point)
@@ -102,7 +104,15 @@ class Neumann(Inverse):
         """A truncation level for a draw that has none."""
         if self.samples != "random":
             return None
-        return int(torch.randint(self.terms, (), generator=self._generator))
+        generator = torch.Generator()
+        generator.set_state(self._levels)
+        level = int(torch.randint(self.terms, (), generator=generator))
+        self._levels_after = generator.get_state()
+        return level
+
+    def accept(self, point: Point, guard: Guard) -> None:
+        self._curvature.accept()
+        self._levels = self._levels_after
 
     def solve(self, point: Point, v: Vector) -> Vector:
         s = self.step
@@ -117,12 +127,12 @@ class Neumann(Inverse):
         return scaled(series[self.samples](factor, v, self.terms), s)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curvature": self._curvature.state_dict(), "generator": self._generator.get_state()}
+        return {"curvature": self._curvature.state_dict(), "levels": self._levels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = unpacked(state, {"curvature", "generator"}, "Neumann")
+        state = unpacked(state, {"curvature", "levels"}, "Neumann")
         self._curvature.load_state_dict(state["curvature"])
-        self._generator.set_state(state["generator"].to("cpu"))
+        self._levels = self._levels_after = state["levels"].to("cpu")
 
 
 def _independent(factor: Factor, v: Vector, terms: int) -> Vector:
