@@ -344,7 +344,7 @@ def test_an_empty_batch_undoes_the_warm_start():
         toy.solver.warm_start([1.0, []])
 
 
-@pytest.mark.parametrize("batch", [0, 1, None, False, True, "a", 0.0, object(), torch.tensor(0.0)], ids=repr)
+@pytest.mark.parametrize("batch", [0, 1, None, False, True, "a", 0.0, torch.tensor(0.0)], ids=repr)
 def test_any_object_is_a_batch(batch):
     def upper(x, y, b):
         assert b is batch

@@ -87,9 +87,9 @@ def check_hypergradient(
     errors: dict[str, list[Tensor]] = {"hessian": [], "cross": [], "hypergradient": []}
     for _ in range(directions):
         u, v = _direction(problem.x, generator), _direction(point.f_y, generator)
-        bent = _slope(problem, draw, y=v)
+        bent, slope = _slope(problem, draw, y=v), _slope(problem, draw, x=u)
+        point = problem.at(draw)  # anew: its graph would not survive the displacements before
         errors["hessian"].append(norm(added(point.hessian(v), bent, -1.0)) / _positive(norm(bent)))
-        slope = _slope(problem, draw, x=u)
         without_v, with_v = problem.at(draw).hypergradient(scaled(v, 0.0)), problem.at(draw).hypergradient(v)
         product = dot(added(without_v, with_v, -1.0), u)
         errors["cross"].append((product - dot(slope, v)).abs() / _positive(norm(slope)))
@@ -98,6 +98,7 @@ def check_hypergradient(
         # A direction may happen to be almost orthogonal to h, so the scale is that of h, spread over all directions.
         size = torch.maximum(change.abs(), norm(h) / sum(p.numel() for p in problem.x) ** 0.5)
         errors["hypergradient"].append((dot(h, u) - change).abs() / _positive(size))
+    point = problem.at(draw)
     worst = {name: float(torch.stack(found).max()) for name, found in errors.items()}
     return HypergradientCheck(
         **worst,

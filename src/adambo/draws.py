@@ -171,8 +171,8 @@ class DrawStream(Iterator[Draw]):
         return {"seed": self.seed, "step": self.step, "reuse": self.reuse}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != {"seed", "step", "reuse"}:
-            raise StateError(f"The state of a stream has seed, step and reuse, but this one has {sorted(state)}.")
+        if not isinstance(state, dict) or set(state) != {"seed", "step", "reuse"}:
+            raise StateError(f"The state of a stream is a dictionary of seed, step and reuse, but {state!r} was given.")
         if state["reuse"] != self.reuse:
             raise StateError(
                 f"The saved stream had reuse={state['reuse']}, this one has reuse={self.reuse}: they draw different "
@@ -191,10 +191,11 @@ class DrawStream(Iterator[Draw]):
         seed = _key(self.seed, step, "dropout", self.rank)
         upper = self._batches(self._upper, step, "upper", needs.upper)
         if self.reuse:
-            one = self._batches(self._lower, step, "lower", 1)[0]
-            return Draw(
-                upper, (one,) * needs.lower, (one,) * needs.cross, (one,) * needs.hessian, level=level, seed=seed
+            one = self._batches(self._lower, step, "lower", 1)
+            lower, cross, hessian = (
+                LazyBatches([lambda: one[0]] * n) for n in (needs.lower, needs.cross, needs.hessian)
             )
+            return Draw(upper, lower, cross, hessian, level=level, seed=seed)
         return Draw(
             upper,
             self._batches(self._lower, step, "lower", needs.lower),
@@ -260,7 +261,11 @@ def draws(
         >>> stream.seek(0); bool((next(stream).lower[0] == first).all())
         True
     """
+    if not isinstance(needs, Needs):
+        raise SettingError(f"needs={needs!r} does not say what a step needs. Give needs=solver.needs.")
     sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+    if not all(isinstance(size, int | None) for size in sizes):
+        raise SettingError(f"batch_size={batch_size!r} must be an integer, or (upper, lower).")
     rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
     sources = [
         _as_source(source, size, collate, name)
@@ -327,6 +332,8 @@ class _Sequential:
         assert self._iterator is not None
         for batch in self._iterator:
             return batch
+        if self._position == 0:
+            raise SampleError("The source of batches is empty: it gave nothing when it was read for the first time.")
         self._iterator = iter(self.source)
         return next(self._iterator)
 

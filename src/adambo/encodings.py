@@ -75,7 +75,11 @@ def joined(batches: list[Batch]) -> tuple[Batch, list[int]]:
         [getattr(t, "shape", (None,))[1:] if isinstance(t, Tensor) else type(t) for t in leaves] for leaves, _ in flat
     ]
     lengths = [{len(t) if isinstance(t, Tensor) and t.dim() else -1 for t in leaves} for leaves, _ in flat]
-    if any(f != forms[0] for f in forms) or any(len(own) != 1 or -1 in own for own in lengths):
+    if (
+        any(form != flat[0][1] for _, form in flat)
+        or any(f != forms[0] for f in forms)
+        or any(len(own) != 1 or -1 in own for own in lengths)
+    ):
         raise SampleError(
             "concatenate=True joins batches that are tensors (or tuples, lists and dictionaries of tensors) with one "
             f"length along their first axis and equal shapes beyond it, but a step has the shapes {forms}. Pad them "

@@ -41,7 +41,7 @@ class Ledger:
     samples: int = 0
 
     def __post_init__(self) -> None:
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: dict[tuple[str, int], Any] = {}  # holds the batch, so that its id stays its own
 
     def begin_step(self) -> None:
         """Forget which batches were read: a new step reads anew."""
@@ -51,7 +51,7 @@ class Ledger:
         """Count `batch` in `role`, once per step."""
         key = (role, id(batch))
         if key not in self._seen:
-            self._seen.add(key)
+            self._seen[key] = batch
             self.samples += 1
 
     def as_dict(self) -> dict[str, int]:

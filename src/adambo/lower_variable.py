@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from adambo.errors import AdamboError, SampleError
 from adambo.processes import Processes
@@ -29,9 +30,11 @@ class LowerVariable:
     Attributes:
         leaves: The tensors in which the losses are differentiated.
         blocks: How many independent lower problems the vectors hold, one after the other.
+        tasks: Which tasks those are, as far as the host knows without asking a device; None for the whole of `y`.
     """
 
     blocks = 1
+    tasks: frozenset[int] | None = None
 
     def __init__(self, tables: Vector, processes: Processes) -> None:
         self.tables = tables
@@ -84,6 +87,7 @@ class TableRows(LowerVariable):
         super().__init__(tables, processes)
         self.ids = _checked_ids(ids, tables)
         self.blocks = len(self.ids)
+        self.tasks = None if self.ids.is_cuda else frozenset(self.ids.tolist())
         self._everyone = [self.ids]
         self._split = False
         if processes.active:
@@ -161,8 +165,8 @@ class WholeTableUsed(AdamboError):
         )
 
 
-_INDEX = (Tensor.__getitem__, torch.index_select, Tensor.index_select, torch.nn.functional.embedding)
-_QUESTIONS = (Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point)
+_QUESTIONS = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_leaf", "layout", "itemsize", "nbytes"}
+_QUESTIONS |= {"size", "dim", "numel", "nelement", "__len__", "is_floating_point", "is_complex", "element_size"}
 
 
 class _RowLookup(TorchFunctionMode):
@@ -175,52 +179,60 @@ class _RowLookup(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        table = next((a for a in (*args, *kwargs.values()) if id(a) in self.row_of), None)
-        if table is None or func in _QUESTIONS or getattr(func, "__name__", "") == "__get__":
+        table = next((a for a in tree_leaves((args, kwargs)) if id(a) in self.row_of), None)
+        name = func.__self__.__name__ if getattr(func, "__name__", "") == "__get__" else getattr(func, "__name__", "")
+        if table is None or name in _QUESTIONS:
             return func(*args, **kwargs)
-        if func in _INDEX and not kwargs:
-            rows = self.row_of[id(table)]
-            if func is Tensor.__getitem__:
-                index, *rest = args[1] if isinstance(args[1], tuple) else (args[1],)
-                if self._names_tasks(index):
-                    found = self._found(rows, index)
-                    return found[(slice(None), *rest)] if rest else found
-            elif func is torch.nn.functional.embedding and len(args) == 2 and self._names_tasks(args[0]):
-                return self._found(rows, args[0])
-            elif len(args) == 3 and args[1] == 0 and self._names_tasks(args[2]):
-                return self._found(rows, args[2])
-        raise WholeTableUsed(getattr(func, "__name__", str(func)))
+        rows = self.row_of[id(table)]
+        if name == "__getitem__" and args[0] is table:
+            index, *rest = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if _is_index(index):
+                return self._found(rows, index, tuple(rest))
+        if name == "index_select" and args[0] is table:
+            dim, index = [*list(args[1:]), *(kwargs[k] for k in ("dim", "index") if k in kwargs)]
+            if dim in (0, -rows.dim()) and _is_index(index):
+                return self._found(rows, index)
+        if name == "embedding" and len(args) == 2 and args[1] is table and not any(kwargs.get(k) for k in _EMBEDDING):
+            return self._found(rows, args[0])
+        raise WholeTableUsed(name)
 
-    def _names_tasks(self, index: Any) -> bool:
-        return isinstance(index, Tensor) and not index.is_floating_point() and index.shape == self.ids.shape
-
-    def _found(self, rows: Tensor, index: Tensor) -> Tensor:
-        if index is self.ids:
-            return rows
-        index = index.to(self.ids.device)
+    def _found(self, rows: Tensor, index: Tensor, rest: tuple[Any, ...] = ()) -> Tensor:
+        """rows[place of index, *rest]"""
+        if index is self.ids and not any(isinstance(r, Tensor | list) for r in rest):
+            return rows[(slice(None), *rest)] if rest else rows
+        ordered, order = torch.sort(self.ids)
+        index = index.to(ordered.device)
+        place = order[torch.searchsorted(ordered, index).clamp(max=len(order) - 1)]
+        unknown = self.ids[place] != index
+        found = rows[(place, *rest)]
         if self.ids.is_cuda:
-            # The order of the ids is looked up on the device; a task that is not in the draw turns into NaN there,
-            # which the guard reports. Comparing on the host would make the GPU wait.
-            order = torch.argsort(self.ids)
-            where = order[torch.searchsorted(self.ids[order], index).clamp(max=len(order) - 1)]
-            unknown = (self.ids[where] != index).view(-1, *[1] * (rows.dim() - 1))
-            return rows.index_select(0, where).masked_fill(unknown, float("nan"))
-        if torch.equal(index, self.ids):
-            return rows
-        place = {task: k for k, task in enumerate(self.ids.tolist())}
-        try:
-            return rows.index_select(0, torch.tensor([place[task] for task in index.tolist()]))
-        except KeyError as missing:
+            # A task that is not in the draw turns into NaN, which the guard reports; asking would make the GPU wait.
+            return found.masked_fill(unknown.view(*unknown.shape, *[1] * (found.dim() - unknown.dim())), float("nan"))
+        if unknown.any():
             raise SampleError(
-                f"A loss asks for the row of task {missing}, but the draw is about the tasks {sorted(place)}. All "
-                "batches of one draw name the same tasks, so that one gathered set of rows serves them all."
-            ) from None
+                f"A loss asks for the rows of the tasks {index[unknown].tolist()}, but the draw is about the tasks "
+                f"{ordered.tolist()}. All batches of one draw name the same tasks, so that one gathered set of rows "
+                "serves them all; adambo.draws(tasks=...) makes such draws."
+            )
+        return found
+
+
+_EMBEDDING = ("padding_idx", "max_norm", "scale_grad_by_freq", "sparse")
+
+
+def _is_index(index: Any) -> bool:
+    return isinstance(index, Tensor) and not index.is_floating_point() and index.dtype != torch.bool and index.dim() > 0
 
 
 def _checked_ids(named: Any, tables: Vector) -> Tensor:
     device = tables[0].device
-    ids: Tensor = torch.as_tensor(named, device=device)
-    if ids.dim() != 1 or ids.is_floating_point() or len(ids) == 0:
+    try:
+        ids: Tensor = torch.as_tensor(named, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SampleError(
+            f"tasks(batch) gave {named!r}, which is no list or tensor of integers ({error}). Return for example batch.task_ids."
+        ) from error
+    if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool or len(ids) == 0:
         raise SampleError(
             f"tasks(batch) must name the tasks of the batch as a list or a tensor of integers, but it gave "
             f"{tuple(ids.shape)} of {ids.dtype}. Return for example batch.task_ids."

@@ -158,14 +158,13 @@ class Problem:
                 buffer.copy_(saved)
 
     def _check_parameters(self) -> None:
-        places = {(p.device, p.data_ptr()): k for k, p in enumerate(self.x) if not is_sharded(p) and p.numel()}
         for k, p in enumerate(self.y):
             if is_sharded(p):
                 raise ProblemError(
                     f"y[{k}] is a DTensor: the lower variable must be whole on every process, since its Hessian "
                     "products are averaged there. Shard the encoder (x) alone."
                 )
-            if any(p is q for q in self.x) or (p.device, p.data_ptr()) in places:
+            if any(_overlap(p, q) for q in self.x):
                 raise ProblemError(
                     f"y[{k}], of shape {tuple(p.shape)}, is also in x. A tensor is moved either by the upper or by the "
                     "lower level; give shared weights to one of them only."
@@ -216,6 +215,15 @@ class EncoderHeadProblem(Problem):
 
     def encodings(self, draw: Draw) -> Encodings:
         return Encodings(self.encoder, draw, self.concatenate)
+
+
+def _overlap(p: Tensor, q: Tensor) -> bool:
+    """Whether two tensors share memory (of non-contiguous ones only the beginnings are compared)."""
+    if p is q or is_sharded(q) or p.device != q.device or not p.numel() or not q.numel():
+        return p is q
+    if not (p.is_contiguous() and q.is_contiguous()):
+        return p.data_ptr() == q.data_ptr()
+    return p.data_ptr() < q.data_ptr() + q.nbytes and q.data_ptr() < p.data_ptr() + p.nbytes
 
 
 def _modules(part: Parameters) -> list[nn.Module]:

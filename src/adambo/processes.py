@@ -16,6 +16,12 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
+def whole_or_local(tensor: Tensor) -> Tensor:
+    """The tensor itself, or the piece of a DTensor that this process holds."""
+    local: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return local
+
+
 class Processes:
     """The processes that share one bilevel problem.
 

@@ -15,7 +15,7 @@ Oracle calls per step: 1 ∇x f, 1 ∇y f, 1 ∇²xy g, `lower_steps` ∇y g, an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.optim import Adam, Optimizer
@@ -79,6 +79,8 @@ class AdamBO(Algorithm):
         lower_optimizer: Optimizer | None = None,
     ) -> None:
         _check_settings(beta, beta_sq, eps, lower_steps, hypergradient_at)
+        if not isinstance(inverse, Inverse | None):
+            raise SettingError(f"inverse={inverse!r} is not an Inverse; give for example adambo.Neumann(terms=3).")
         inverse = Neumann(terms=3, step="auto", samples="chained") if inverse is None else inverse
         if upper_optimizer is None:
             upper_optimizer = Adam(
@@ -110,6 +112,17 @@ class AdamBO(Algorithm):
             self.commit(point, before)  # x_{t+1} = Adam(x_t, x.grad)
         return Info(self, point.f, lower_loss, z=z)
 
+    def step(self, draw: Draw | Batch, lower_batch: Batch = Algorithm.ABSENT) -> Info:
+        if self._pending:
+            raise StateError("A surrogate waits for its update(); finish it before a step that does everything itself.")
+        return super().step(draw, lower_batch)
+
+    step.__doc__ = Algorithm.step.__doc__
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        super().load_own_state(state)
+        self._pending = []
+
     def surrogate(self, draw: Draw | Batch, lower_batch: Batch = Algorithm.ABSENT) -> Tensor:
         """The scalar S whose gradient in x is the hypergradient, for frameworks that own `backward()`:
 
@@ -118,6 +131,7 @@ class AdamBO(Algorithm):
         y_{t+1} is computed here, at (x_t, y_t), and written by `update`. Several surrogates before one update
         accumulate as gradients do: x.grad adds up, and y takes the mean of the lower gradients. With
         `hypergradient_at="updated"`, y must already be y_{t+1} when S is differentiated, so it is written here.
+        With several processes, averaging x.grad is left to what owns the backward pass (DDP, FSDP2).
         """
         if self._pending and (self.lower_steps > 1 or self.hypergradient_at == "updated"):
             raise StateError(
@@ -156,6 +170,7 @@ class AdamBO(Algorithm):
                 before.restore()
             z = self.solve(point)
             S = point.surrogate(z)
+            self.guard.admit("The surrogate", S)
             if self.lower_steps == 1 and self.hypergradient_at == "current":
                 g, gradient = point.lower_gradient()
                 self.guard.admit("The lower loss", g, *gradient)
@@ -198,7 +213,7 @@ def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, h
         )
     if not 0 <= eps < float("inf"):
         raise SettingError(f"eps={eps} is added to a square root; it is 0 or larger, and finite.")
-    if not isinstance(lower_steps, int) or lower_steps < 1:
+    if not isinstance(lower_steps, int) or isinstance(lower_steps, bool) or lower_steps < 1:
         raise SettingError(f"lower_steps={lower_steps!r} must be an integer of at least 1.")
     if hypergradient_at not in ("current", "updated"):
         raise SettingError(f"hypergradient_at={hypergradient_at!r} is neither 'current' nor 'updated'.")

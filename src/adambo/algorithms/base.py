@@ -21,7 +21,7 @@ from adambo.ledger import Ledger
 from adambo.lower_variable import LowerVariable, WholeTableUsed
 from adambo.point import Point
 from adambo.problem import Problem
-from adambo.processes import is_sharded
+from adambo.processes import is_sharded, whole_or_local
 from adambo.vectors import Vector, copy_
 
 T = TypeVar("T")
@@ -119,13 +119,19 @@ class Algorithm(ABC):
         Raises:
             StateError: If it belongs to another algorithm or problem; nothing is loaded then.
         """
-        self._check_state(state)
         before = self.state_dict()
         try:
+            self._check_state(state)
             self._load(state)
-        except BaseException:
+        except StateError:
             self._load(before)
             raise
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            self._load(before)
+            raise StateError(
+                f"The state cannot be read: {type(error).__name__}: {error}. It is damaged, or was not made by "
+                "solver.state_dict(); nothing was loaded."
+            ) from error
 
     def own_state(self) -> dict[str, Any]:
         """State of a subclass, beyond what every algorithm has."""
@@ -155,8 +161,7 @@ class Algorithm(ABC):
 
     def commit(self, point: Point, before: LowerState) -> None:
         """All values of the step are known and `x.grad` is filled: write the step, or nothing of it."""
-        if not self.problem.x_is_sharded:
-            self.guard.admit("The hypergradient", *[p.grad for p in self.problem.x if p.grad is not None])
+        self.guard.admit("The hypergradient", *[whole_or_local(p.grad) for p in self.problem.x if p.grad is not None])
         self.guard.settle(self.upper_optimizer, self.lower_optimizer)
         if not self.guard.on_host:
             point.y.assign(self.guard.masked(point.y.values(), before.values))
@@ -174,22 +179,27 @@ class Algorithm(ABC):
         self._report_lost_steps()
         self.ledger.begin_step()
         self.guard.begin_step()
-        level = None
-        if self.needs.levels and self.inverse is not None and getattr(draw, "level", None) is None:
-            level = self.inverse.draw_level()
         if lower_batch is not self.ABSENT:
-            return Draw.of(draw, lower_batch, self.needs, level)
+            return Draw.of(draw, lower_batch, self.needs, self._level())
         if not isinstance(draw, Draw):
             raise SampleError(
                 f"step takes a Draw, or two batches, but was given one {type(draw).__name__}. Use "
                 "solver.step(upper_batch, lower_batch), or build draws with adambo.draws."
             )
-        return (draw if level is None else replace(draw, level=level)).trimmed(self.needs, type(self).__name__)
+        if draw.level is None:
+            draw = replace(draw, level=self._level())
+        return draw.trimmed(self.needs, type(self).__name__)
+
+    def _level(self) -> int | None:
+        return self.inverse.draw_level() if self.inverse is not None and self.needs.levels else None
 
     def _attempt(self, action: Callable[..., T], *arguments: Any) -> T:
+        counts = vars(self.ledger).copy()
         try:
             return action(*arguments)
         except WholeTableUsed as reason:
+            vars(self.ledger).update(counts)  # the attempt that follows counts anew
+            self.ledger.begin_step()
             self.problem.differentiate_whole_tables(reason)
             return action(*arguments)
 
@@ -222,10 +232,7 @@ class Algorithm(ABC):
                     "same model before loading."
                 )
         for name in ("upper_optimizer", "lower_optimizer"):
-            groups = [len(group["params"]) for group in getattr(self, name).param_groups]
-            came_groups = [len(group["params"]) for group in state[name]["param_groups"]]
-            if groups != came_groups:
-                raise StateError(f"The state's {name} has groups of {came_groups} parameters, this one of {groups}.")
+            _check_optimizer_state(getattr(self, name), state[name], name)
         if (state["inverse"] is None) != (self.inverse is None):
             raise StateError("The state and this solver do not agree on whether there is an inverse.")
 
@@ -240,6 +247,26 @@ class Algorithm(ABC):
         copy_(self.problem.x, state["x"])
         copy_(self.problem.y, state["y"])
         self.steps = int(state["steps"])
+
+
+def _check_optimizer_state(optimizer: Optimizer, state: dict[str, Any], name: str) -> None:
+    mine, saved = (
+        [(len(group["params"]), sorted(group)) for group in groups]
+        for groups in (optimizer.param_groups, state["param_groups"])
+    )
+    if mine != saved:
+        raise StateError(
+            f"The state's {name} has {[n for n, _ in saved]} parameters in its groups and other settings than this "
+            f"{type(optimizer).__name__}, which has {[n for n, _ in mine]}. Build the solver with the same optimiser."
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, own in state["state"].items():
+        for key, value in own.items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameters[index].shape:
+                raise StateError(
+                    f"The state's {name} holds {key} of shape {tuple(value.shape)} for a parameter of shape "
+                    f"{tuple(parameters[index].shape)}. It belongs to another model."
+                )
 
 
 def sgd(parameters: Vector, lr: float, name: str = "lower_lr") -> SGD:

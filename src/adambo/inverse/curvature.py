@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adambo.errors import CurvatureError, NonFiniteError
 from adambo.inverse.base import unpacked
+from adambo.lower_variable import TableRows
 from adambo.point import Point
 from adambo.vectors import as_blocks, from_blocks
 
@@ -26,7 +27,8 @@ class Curvature:
     1, 2, 4, 8, … and then every 128 steps. Those steps read one number on the host; no other step does. Batches, and
     with tasks the rows themselves, differ from step to step, so an estimate falls slowly: a refresh takes the larger
     of what it found and 0.9 times the last value. With tasks each row has its own iteration, of 20 products at every
-    refresh, and the largest counts.
+    refresh, and the largest counts; a step that sees a task for the first time refreshes too (where the ids of the
+    tasks are on a GPU, asking for them would make it wait, and the schedule alone decides).
 
     An estimate holds from the step that makes it, but is forgotten if that step fails.
     """
@@ -34,24 +36,28 @@ class Curvature:
     def __init__(self) -> None:
         self.largest: float | None = None
         self._direction: Tensor | None = None
-        self._accepted: tuple[float | None, Tensor | None] = (None, None)
+        self._seen: frozenset[int] = frozenset()
+        self._accepted: tuple[float | None, Tensor | None, frozenset[int]] = (None, None, self._seen)
 
     def begin_step(self) -> None:
         """Go back to what the last successful step knew."""
-        self.largest, self._direction = self._accepted
+        self.largest, self._direction, self._seen = self._accepted
 
     def accept(self) -> None:
         """The step succeeded."""
-        self._accepted = (self.largest, self._direction)
+        self._accepted = (self.largest, self._direction, self._seen)
 
-    def is_due(self, step: int) -> bool:
-        return self.largest is None or step % PERIOD == 0 or (step < PERIOD and step & (step - 1) == 0)
+    def is_due(self, point: Point, step: int) -> bool:
+        return self.largest is None or _is_scheduled(step) or self._is_new(point)
 
-    def estimate(self, point: Point) -> float:
+    def _is_new(self, point: Point) -> bool:
+        return point.y.tasks is not None and not point.y.tasks <= self._seen
+
+    def estimate(self, point: Point, step: int) -> float:
         """Refresh the estimate at `point`; returns what was found there."""
         blocks, like = point.y.blocks, point.f_y
         u, products = self._direction, LATER_PRODUCTS
-        if u is None or blocks > 1:
+        if u is None or isinstance(point.y, TableRows):
             u, products = _start(point), FIRST_PRODUCTS
         rayleigh = growth = torch.zeros(())
         for _ in range(products):
@@ -59,7 +65,8 @@ class Curvature:
             product = as_blocks(point.curvature(from_blocks(u, like)), blocks)
             rayleigh, growth = (u * product).sum(dim=1), torch.linalg.vector_norm(product, dim=1)
             u = product
-        lowest, largest = (float(t) for t in torch.stack([rayleigh.min(), growth.max()]).to("cpu"))
+        found = point.problem.processes.worst(torch.stack([-rayleigh.min(), growth.max()]))
+        lowest, largest = -float(found[0]), float(found[1])
         if not largest < float("inf"):
             raise NonFiniteError(
                 "The lower Hessian is NaN or infinite at this point, so no Neumann step can be chosen and nothing was "
@@ -77,17 +84,22 @@ class Curvature:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.largest, self._direction = max(largest, KEPT * (self.largest or 0.0)), u
+        kept = (KEPT if _is_scheduled(step) else 1.0) * (self.largest or 0.0)
+        self.largest, self._direction, self._seen = max(largest, kept), u, self._seen | (point.y.tasks or frozenset())
         return largest
 
     def state_dict(self) -> dict[str, Any]:
-        largest, direction = self._accepted
-        return {"largest": largest, "direction": direction}
+        largest, direction, seen = self._accepted
+        return {"largest": largest, "direction": direction, "seen": sorted(seen)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        state = unpacked(state, {"largest", "direction"}, "a curvature estimate")
-        self._accepted = (state["largest"], state["direction"])
+        state = unpacked(state, {"largest", "direction", "seen"}, "a curvature estimate")
+        self._accepted = (state["largest"], state["direction"], frozenset(state["seen"]))
         self.begin_step()
+
+
+def _is_scheduled(step: int) -> bool:
+    return step % PERIOD == 0 or (step < PERIOD and step & (step - 1) == 0)
 
 
 def _start(point: Point) -> Tensor:

@@ -59,8 +59,10 @@ class Neumann(Inverse):
     ) -> None:
         if terms is not None and products is not None:
             raise SettingError(f"Give terms={terms} or products={products}, not both: Q products are Q + 1 terms.")
+        if not isinstance(terms, int | None) or not isinstance(products, int | None):
+            raise SettingError(f"terms={terms!r}, products={products!r}: the length of a series is an integer.")
         self.terms = products + 1 if products is not None else 3 if terms is None else terms
-        if not isinstance(self.terms, int) or self.terms < 1:
+        if self.terms < 1:
             raise SettingError(
                 f"A Neumann series has at least one term (the identity), but {self.terms} were asked for."
             )
@@ -90,9 +92,9 @@ class Neumann(Inverse):
 
     def prepare(self, point: Point, step: int) -> None:
         self._curvature.begin_step()
-        if not self._curvature.is_due(step):
+        if not self._curvature.is_due(point, step):
             return
-        largest = self._curvature.estimate(point)
+        largest = self._curvature.estimate(point, step)
         if self._asked != "auto" and self._asked > 2.0 / largest:
             raise CurvatureError(
                 f"Neumann(step={self._asked:g}) exceeds 2/λ_max = {2.0 / largest:.6g} (the largest eigenvalue of the "
