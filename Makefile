@@ -11,7 +11,7 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

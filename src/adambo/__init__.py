@@ -2,7 +2,7 @@
 
 from adambo.algorithms import AdamBO, Algorithm, Info
 from adambo.diagnostics import HypergradientCheck, check_hypergradient
-from adambo.draws import Draw, DrawStream, Needs, draws
+from adambo.draws import Draw, Needs
 from adambo.errors import (
     AdamboError,
     CurvatureError,
@@ -18,6 +18,7 @@ from adambo.kernels import twice_differentiable
 from adambo.ledger import Ledger
 from adambo.point import Point
 from adambo.problem import EncoderHeadProblem, Problem
+from adambo.stream import DrawStream, draws
 from adambo.version import __version__
 
 __all__ = [

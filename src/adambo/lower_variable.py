@@ -230,7 +230,8 @@ def _checked_ids(named: Any, tables: Vector) -> Tensor:
         ids: Tensor = torch.as_tensor(named, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SampleError(
-            f"tasks(batch) gave {named!r}, which is no list or tensor of integers ({error}). Return for example batch.task_ids."
+            f"tasks(batch) gave {named!r}, which is no list or tensor of integers ({error}). Return for "
+            "example batch.task_ids."
         ) from error
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool or len(ids) == 0:
         raise SampleError(

@@ -8,7 +8,7 @@ parameters, for the batches of one draw, is a `Point`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,10 @@ from adambo.encodings import Encodings, Join
 from adambo.errors import ProblemError, SampleError
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable, TableRows, WholeTableUsed, logger
+from adambo.parameters import Parameters, modules_of, overlap, parameters_of
 from adambo.point import Point
 from adambo.processes import Processes, is_sharded
 from adambo.vectors import Vector
-
-Parameters = nn.Module | Tensor | Iterable[Any]
 
 
 class Problem:
@@ -62,9 +61,9 @@ class Problem:
         group: Any = "auto",
     ) -> None:
         self.upper, self.lower, self.tasks = upper, lower, tasks
-        self.x, self.y = _parameters(x, "x"), _parameters(y, "y")
+        self.x, self.y = parameters_of(x, "x"), parameters_of(y, "y")
         self.processes = Processes(group)
-        self.modules = [m for part in (x, y) for m in _modules(part)]
+        self.modules = [m for part in (x, y) for m in modules_of(part)]
         self.device = self.y[0].device
         self.x_is_sharded = any(is_sharded(p) for p in self.x)
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
@@ -164,7 +163,7 @@ class Problem:
                     f"y[{k}] is a DTensor: the lower variable must be whole on every process, since its Hessian "
                     "products are averaged there. Shard the encoder (x) alone."
                 )
-            if any(_overlap(p, q) for q in self.x):
+            if any(overlap(p, q) for q in self.x):
                 raise ProblemError(
                     f"y[{k}], of shape {tuple(p.shape)}, is also in x. A tensor is moved either by the upper or by the "
                     "lower level; give shared weights to one of them only."
@@ -215,56 +214,6 @@ class EncoderHeadProblem(Problem):
 
     def encodings(self, draw: Draw) -> Encodings:
         return Encodings(self.encoder, draw, self.concatenate)
-
-
-def _overlap(p: Tensor, q: Tensor) -> bool:
-    """Whether two tensors share memory (of non-contiguous ones only the beginnings are compared)."""
-    if p is q or is_sharded(q) or p.device != q.device or not p.numel() or not q.numel():
-        return p is q
-    if not (p.is_contiguous() and q.is_contiguous()):
-        return p.data_ptr() == q.data_ptr()
-    return p.data_ptr() < q.data_ptr() + q.nbytes and q.data_ptr() < p.data_ptr() + p.nbytes
-
-
-def _modules(part: Parameters) -> list[nn.Module]:
-    if isinstance(part, nn.Module):
-        return [part]
-    return [m for m in part if isinstance(m, nn.Module)] if isinstance(part, list | tuple) else []
-
-
-def _parameters(part: Parameters, name: str) -> Vector:
-    if isinstance(part, nn.Module | Tensor):
-        part = [part]
-    if isinstance(part, str | bytes | dict) or not isinstance(part, Iterable):
-        raise ProblemError(
-            f"{name} is a {type(part).__name__}, but parameters are needed: give a module, a tensor that requires "
-            "gradients, or an iterable of them."
-        )
-    found: Vector = []
-    for item in part:
-        if not isinstance(item, nn.Module | Tensor):
-            raise ProblemError(
-                f"{name} holds a {type(item).__name__}, but only modules and tensors can be optimised. For named "
-                "parameters, leave the names out: module.parameters()."
-            )
-        found += item.parameters() if isinstance(item, nn.Module) else [item]
-    for k, p in enumerate(found):
-        if not p.is_floating_point():
-            raise ProblemError(f"{name}[{k}] has dtype {p.dtype}, but only real floating-point tensors have gradients.")
-        if not p.is_leaf:
-            raise ProblemError(
-                f"{name}[{k}], of shape {tuple(p.shape)}, is the result of a computation and not a leaf, so no "
-                "optimiser can move it. Give the tensor it was computed from, or .detach().requires_grad_()."
-            )
-    found = [p for p in found if p.requires_grad]
-    if not found:
-        raise ProblemError(
-            f"{name} has no parameter that requires gradients, so there is nothing to optimise. Unfreeze some with "
-            "requires_grad_(True)."
-        )
-    if len({id(p) for p in found}) != len(found):
-        raise ProblemError(f"{name} names the same tensor twice, which would be moved twice. Name it once.")
-    return found
 
 
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from adambo.algorithms import Algorithm
-from adambo.draws import ROLES, Draw, DrawStream, draws
+from adambo.draws import ROLES, Draw
 from adambo.errors import NonFiniteError, SampleError
 from adambo.problem import Problem
+from adambo.stream import DrawStream, draws
 from adambo.testing.known_problem import flat
 from adambo.testing.quadratic import AtRest, Quadratic, StochasticQuadratic
 from adambo.testing.softmax_head import RidgeSoftmaxHead
