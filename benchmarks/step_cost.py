@@ -233,12 +233,10 @@ def main() -> None:
         print(peak_memory(ROWS[row][int(contender)]()))
         return
 
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}, {options.steps} steps a row"
-    )
-    print(
-        f"{'workload':34}{'adambo ms':>11}{'ref. ms':>9}{'ratio':>7}{'bar':>6}{'MiB':>8}{'ref.':>7}{'ratio':>7}  reference"
-    )
+    threads = torch.get_num_threads()
+    print(f"torch {torch.__version__}, {threads} threads, {platform.machine()}, {options.steps} steps a row")
+    columns = ("adambo ms", 11), ("ref. ms", 9), ("ratio", 7), ("bar", 6), ("MiB", 8), ("ref.", 7), ("ratio", 7)
+    print(f"{'workload':34}" + "".join(f"{name:>{width}}" for name, width in columns) + "  reference")
     for row, (ours, reference, name, bar) in ROWS.items():
         if options.rows not in row:
             continue

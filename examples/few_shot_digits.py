@@ -147,11 +147,11 @@ def main(arguments: Sequence[str] | None = None) -> list[Measurement]:
     )
 
     # A head is visited only now and then, so it makes many steps at a visit, and the hypergradient is taken where they
-    # end. They run on features: the encoder works once per step, however many they are. The series for the inverse
-    # Hessian converges where gradient descent does, so it takes the step size of the heads.
+    # end. They run on features: the encoder works once per step, however many they are. The step of the series for the
+    # inverse Hessian is chosen from the measured curvature of the heads.
     solver = adambo.AdamBO(
         problem, lr=LR, lower_lr=LOWER_LR, lower_steps=LOWER_STEPS, hypergradient_at="updated",
-        inverse=adambo.Neumann(terms=TERMS, step=LOWER_LR),
+        inverse=adambo.Neumann(terms=TERMS),
     )  # fmt: skip
 
     history: list[Measurement] = []
