@@ -422,3 +422,28 @@ def test_a_step_among_many_tasks_takes_as_long_as_among_few():
     few, many = fastest(200), fastest(1_000_000)
     # A step takes some 2 ms, one copy of a million rows of six numbers some 20 ms.
     assert many < 3 * few
+
+
+def test_surrogates_that_name_a_task_twice_move_its_row_by_the_mean_of_their_gradients():
+    problem = problem_of("gathered")
+    table = problem.y[0]
+    solver = adambo.AdamBO(problem, **SETTINGS, inverse=adambo.Neumann(terms=2, step=0.1))
+    batches = [batch_of([2, 5], 1), batch_of([5, 0], 2)]
+    gradients = [lower_gradient_of(problem, batch) for batch in batches]
+    before = table.detach().clone()
+    for batch in batches:
+        solver.surrogate(batch, batch).backward()
+    solver.upper_optimizer.step()
+    solver.update()
+    expected = before.clone()
+    expected[2] -= SETTINGS["lower_lr"] * gradients[0][0]
+    expected[5] -= SETTINGS["lower_lr"] * (gradients[0][1] + gradients[1][0]) / 2
+    expected[0] -= SETTINGS["lower_lr"] * gradients[1][1]
+    torch.testing.assert_close(table.detach(), expected, rtol=0, atol=1e-12)
+    assert torch.equal(table[[1, 3, 4, 6]], before[[1, 3, 4, 6]])
+
+
+def lower_gradient_of(problem, batch):
+    features = problem.encoder(batch).detach()
+    (gradient,) = torch.autograd.grad(problem.lower(features, batch), [problem.y[0]])
+    return gradient[batch[0]]

@@ -43,7 +43,7 @@ class Guard:
         self.bad = torch.zeros((), device=device)
         self.lost = torch.zeros((), device=device)
         if not self.on_host:
-            self._report = torch.zeros((), pin_memory=True)
+            self._report = torch.zeros(2, pin_memory=True)
             self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def begin_step(self) -> None:
@@ -90,25 +90,32 @@ class Guard:
             return list(values)
         return [torch.where(self.bad > 0, old, new) for new, old in zip(values, saved, strict=True)]
 
-    def end_step(self) -> None:
-        """Send the verdict to the host in the background; nobody waits for it."""
+    def end_step(self, counted: bool = True) -> None:
+        """Let the values go, and send the verdict to the host in the background; nobody waits for it."""
+        for tensors in self._admitted.values():
+            tensors.clear()
         if not self.on_host:
-            self.lost = self.lost + self.bad
-            self._report.copy_(self.lost, non_blocking=True)
+            self.lost = self.lost + self.bad if counted else self.lost
+            self._report.copy_(torch.stack([self.bad, self.lost]), non_blocking=True)
             self._arrived.record()
 
-    def steps_lost(self, wait: bool = False) -> int:
-        """How many of the last steps were masked, as far as the host knows (or exactly, with `wait`)."""
+    def steps_lost(self, wait: bool = False) -> int | None:
+        """How many counted steps were masked, if the host knows of a bad value (`wait`: if there is one)."""
         if self.on_host:
-            return 0
+            return None
         if wait:
             self._arrived.synchronize()
-        return int(self._report) if self._arrived.query() else 0
+        return int(self._report[1]) if self._arrived.query() and self._report[0] else None
 
-    def reset(self) -> NonFiniteError:
-        """Forget the bad value; returns the error to raise for it."""
+    def clear(self) -> None:
+        """Forget the bad value."""
         self.bad, self.lost = torch.zeros_like(self.bad), torch.zeros_like(self.lost)
-        self._report.zero_()
+        if not self.on_host:
+            self._arrived.synchronize()  # a report on its way would bring it back
+            self._report.zero_()
+
+    def late_error(self) -> NonFiniteError:
+        """What to raise for a bad value that an earlier step has met."""
         return NonFiniteError(
             f"In an earlier step one of these was NaN or infinite: {', '.join(self._admitted)}. That step and the ones "
             f"queued behind it were masked on the device. {_ADVICE}"

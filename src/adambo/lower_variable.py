@@ -92,7 +92,9 @@ class TableRows(LowerVariable):
         self._split = False
         if processes.active:
             self._everyone = processes.gather(self.ids)
-            self._split = _tasks_are_split(self._everyone)
+            if processes.tasks_are_split is None or not self.ids.is_cuda:  # on a GPU, decided by the first draw
+                processes.tasks_are_split = _tasks_are_split(self._everyone)
+            self._split = processes.tasks_are_split
 
     def rows(self, tensors: Sequence[Tensor]) -> Vector:
         return [t.index_select(0, self.ids) for t in tensors]

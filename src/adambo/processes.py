@@ -28,6 +28,9 @@ class Processes:
     The lower variable is the same on all of them, so what is formed in its space (∇y f, ∇y g, every
     Hessian-vector product) is averaged as it is formed; averaging only the final `z` is not the same number.
 
+    Attributes:
+        tasks_are_split: For stacked `y`: whether each process has tasks of its own; None until a draw tells.
+
     Args:
         group: "auto" (the default process group, if one is initialised), a process group, or None (no averaging).
     """
@@ -35,6 +38,7 @@ class Processes:
     def __init__(self, group: Any = "auto") -> None:
         ready = distributed.is_available() and distributed.is_initialized()
         self.group = None if group == "auto" else group
+        self.tasks_are_split: bool | None = None
         self.active = ready and group is not None and distributed.get_world_size(self.group) > 1
 
     @property

@@ -18,8 +18,8 @@ from typing import Literal
 
 from torch.optim import Adam, Optimizer
 
-from adambo.algorithms.base import checked_rate, fused, sgd
 from adambo.algorithms.info import Info
+from adambo.algorithms.optimizers import checked_rate, fused, sgd
 from adambo.algorithms.surrogate import SurrogateSteps
 from adambo.draws import Draw, Needs
 from adambo.errors import SettingError

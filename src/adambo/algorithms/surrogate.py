@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from adambo.algorithms.base import Algorithm
@@ -12,8 +13,9 @@ from adambo.algorithms.info import Info
 from adambo.draws import Batch, Draw
 from adambo.errors import StateError
 from adambo.guard import LowerState, undone_on_failure
+from adambo.lower_variable import LowerVariable, TableRows
 from adambo.point import Point
-from adambo.vectors import Vector, scaled
+from adambo.vectors import Vector
 
 
 class SurrogateSteps(Algorithm):
@@ -35,8 +37,8 @@ class SurrogateSteps(Algorithm):
 
     step.__doc__ = Algorithm.step.__doc__
 
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        super().load_own_state(state)
+    def load_own_state(self, own: dict[str, Any]) -> None:
+        super().load_own_state(own)
         self._pending = ()
 
     def surrogate(self, draw: Draw | Batch, lower_batch: Batch = Algorithm.ABSENT) -> Tensor:
@@ -61,17 +63,30 @@ class SurrogateSteps(Algorithm):
         """Write the y_{t+1} of the surrogates since the last update."""
         if not self._pending:
             raise StateError("update() finds nothing to write: call surrogate(draw) and S.backward() first.")
-        point = self._pending[-1].point
-        with undone_on_failure(point.y, self.lower_optimizer) as before:
-            _move_lower(self, self._pending)
+        y = self._moved_by(self._pending)
+        with undone_on_failure(y, self.lower_optimizer) as before:
+            after, gradients = self._pending[-1].after, [p.gradient for p in self._pending if p.gradient is not None]
+            if after is not None:
+                after.restore()
+            elif gradients:
+                y.descend(_mean(gradients, self._pending, y), self.lower_optimizer, self.guard.apply)
             if not self.guard.on_host:
-                point.y.assign(self.guard.masked(point.y.values(), before.values))
+                y.assign(self.guard.masked(y.values(), before.values))
+        y.write_back()
         for pending in self._pending:
-            self.finish(pending.point)
+            if self.inverse is not None:
+                self.inverse.accept(pending.point, self.guard)
         for p in self.problem.y:
             p.grad = None  # what S.backward() left there is no lower gradient
+        self.guard.end_step()
         self._pending = ()
         self.steps += 1
+
+    def _moved_by(self, pending: tuple[_Pending, ...]) -> LowerVariable:
+        """The part of y that several surrogates are about: with tasks, all rows that one of them names."""
+        if len(pending) == 1 or self.problem.tasks is None:
+            return pending[-1].point.y
+        return TableRows(self.problem.y, self.problem.processes, torch.unique(_ids(pending)))
 
     def _surrogate(self, draw: Draw) -> Tensor:
         point = self.problem.at(draw, self.ledger)
@@ -104,13 +119,18 @@ class _Pending:
     after: LowerState | None
 
 
-def _move_lower(solver: SurrogateSteps, pending: tuple[_Pending, ...]) -> None:
-    last = pending[-1]
-    if last.after is not None:
-        last.after.restore()
-    elif last.gradient is not None and solver.problem.tasks is None:
-        total = [sum(parts[1:], start=parts[0]) for parts in zip(*[p.gradient or [] for p in pending], strict=True)]
-        last.point.y.descend(scaled(total, 1 / len(pending)), solver.lower_optimizer, solver.guard.apply)
-    elif last.gradient is not None:
-        for p in pending:
-            p.point.y.descend(p.gradient or [], solver.lower_optimizer, solver.guard.apply)
+def _ids(pending: tuple[_Pending, ...]) -> Tensor:
+    return torch.cat([p.point.y.ids for p in pending if isinstance(p.point.y, TableRows)])
+
+
+def _mean(gradients: list[Vector], pending: tuple[_Pending, ...], y: LowerVariable) -> Vector:
+    """The mean lower gradient; with tasks, each row's over the surrogates that name its task."""
+    if len(gradients) == 1:
+        return gradients[0]
+    columns = zip(*gradients, strict=True)
+    if not isinstance(y, TableRows):
+        return [torch.stack(parts).mean(dim=0) for parts in columns]
+    _, place, counts = torch.unique(_ids(pending), return_inverse=True, return_counts=True)
+    pairs = zip(y.values(), columns, strict=True)
+    sums = [torch.zeros_like(row).index_add_(0, place, torch.cat(parts)) for row, parts in pairs]
+    return [total / counts.view(-1, *[1] * (total.dim() - 1)) for total in sums]

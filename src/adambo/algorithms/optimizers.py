@@ -1,0 +1,50 @@
+"""The torch.optim objects of a solver: building the usual ones, and checking those a user brings."""
+
+from __future__ import annotations
+
+from torch.optim import SGD, Optimizer
+
+from adambo.errors import SettingError
+from adambo.processes import is_sharded
+from adambo.vectors import Vector
+
+
+def sgd(parameters: Vector, lr: float, name: str = "lower_lr") -> SGD:
+    """Plain SGD; fused on CUDA, where the fused kernel can be masked without a synchronisation."""
+    return SGD(parameters, lr=checked_rate(lr, name), fused=fused(parameters))
+
+
+def checked_rate(lr: float, name: str) -> float:
+    if not (isinstance(lr, int | float) and 0 <= lr < float("inf")):
+        raise SettingError(f"{name}={lr!r} is not a step size: give a finite number, 0 or larger.")
+    return lr
+
+
+def fused(parameters: Vector) -> bool | None:
+    """What to say to torch.optim about its fused kernels."""
+    return True if all(p.is_cuda and not is_sharded(p) for p in parameters) else None
+
+
+def fitting(optimizer: Optimizer, parameters: Vector, name: str, variable: str) -> Optimizer:
+    """`optimizer`, if it moves just these parameters."""
+    if not isinstance(optimizer, Optimizer):
+        raise SettingError(f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer.")
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if {id(p) for p in held} != {id(p) for p in parameters}:
+        raise SettingError(
+            f"{name} holds {len(held)} tensors which are not the {len(parameters)} of {variable}. It must move all of "
+            f"{variable} and nothing else: build it from problem.{variable}."
+        )
+    return optimizer
+
+
+def check_plain(optimizer: Optimizer) -> None:
+    """Refuse what would change rows of a stacked `y` whose tasks are not in the batch."""
+    plain = isinstance(optimizer, SGD) and all(
+        not (group["momentum"] or group["weight_decay"] or group["maximize"]) for group in optimizer.param_groups
+    )
+    if not plain:
+        raise SettingError(
+            f"lower_optimizer={type(optimizer).__name__} keeps or decays something for every row of a stacked y, also "
+            "for tasks that are not in the batch. Use torch.optim.SGD without momentum and weight decay."
+        )

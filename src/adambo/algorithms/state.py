@@ -1,0 +1,105 @@
+"""Saving and loading a solver: all that the next steps depend on, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from adambo.errors import StateError
+from adambo.vectors import copy_
+
+if TYPE_CHECKING:
+    from adambo.algorithms.base import Algorithm
+
+
+def saved(solver: Algorithm) -> dict[str, Any]:
+    """The state of `solver`, copied: plain containers, numbers and tensors."""
+    return copy.deepcopy(
+        {
+            "algorithm": type(solver).__name__,
+            "steps": solver.steps,
+            "x": [p.detach() for p in solver.problem.x],
+            "y": [p.detach() for p in solver.problem.y],
+            "upper_optimizer": solver.upper_optimizer.state_dict(),
+            "lower_optimizer": solver.lower_optimizer.state_dict(),
+            "inverse": None if solver.inverse is None else solver.inverse.state_dict(),
+            "ledger": solver.ledger.as_dict(),
+            "own": solver.own_state(),
+        }
+    )
+
+
+def load(solver: Algorithm, state: dict[str, Any]) -> None:
+    """Make `state` that of `solver`, or leave it as it is and say why not."""
+    before = saved(solver)
+    try:
+        _check(solver, state)
+        _write(solver, state)
+    except StateError:
+        _write(solver, before)
+        raise
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        _write(solver, before)
+        raise StateError(
+            f"The state cannot be read: {type(error).__name__}: {error}. It is damaged, or was not made by "
+            "solver.state_dict(); nothing was loaded."
+        ) from error
+
+
+def _check(solver: Algorithm, state: dict[str, Any]) -> None:
+    names = {"algorithm", "steps", "x", "y", "upper_optimizer", "lower_optimizer", "inverse", "ledger", "own"}
+    if not isinstance(state, dict) or set(state) != names:
+        came = sorted(state) if isinstance(state, dict) else type(state).__name__
+        raise StateError(f"The state of a solver has {sorted(names)}, but this one has {came}.")
+    if state["algorithm"] != type(solver).__name__:
+        raise StateError(
+            f"This state was saved by {state['algorithm']}; it cannot continue as {type(solver).__name__}."
+        )
+    for name in ("x", "y"):
+        mine, theirs = ([tuple(t.shape) for t in part] for part in (getattr(solver.problem, name), state[name]))
+        if mine != theirs:
+            raise StateError(
+                f"The state has {name} of shapes {theirs}, but the problem has {mine}. Build the problem with the same "
+                "model before loading."
+            )
+    for name in ("upper_optimizer", "lower_optimizer"):
+        _check_optimizer(getattr(solver, name), state[name], name)
+    if (state["inverse"] is None) != (solver.inverse is None):
+        raise StateError("The state and this solver do not agree on whether there is an inverse.")
+
+
+def _check_optimizer(optimizer: Optimizer, state: dict[str, Any], name: str) -> None:
+    mine, saved = (
+        [(len(group["params"]), sorted(group)) for group in groups]
+        for groups in (optimizer.param_groups, state["param_groups"])
+    )
+    if mine != saved:
+        raise StateError(
+            f"The state's {name} has {[n for n, _ in saved]} parameters in its groups and other settings than this "
+            f"{type(optimizer).__name__}, which has {[n for n, _ in mine]}. Build the solver with the same optimiser."
+        )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, own in state["state"].items():
+        for key, value in own.items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameters[index].shape:
+                raise StateError(
+                    f"The state's {name} holds {key} of shape {tuple(value.shape)} for a parameter of shape "
+                    f"{tuple(parameters[index].shape)}. It belongs to another model."
+                )
+
+
+def _write(solver: Algorithm, state: dict[str, Any]) -> None:
+    state = copy.deepcopy(state)
+    if solver.inverse is not None:
+        solver.inverse.load_state_dict(state["inverse"])
+    solver.load_own_state(state["own"])
+    solver.upper_optimizer.load_state_dict(state["upper_optimizer"])
+    solver.lower_optimizer.load_state_dict(state["lower_optimizer"])
+    solver.ledger.load(state["ledger"])
+    copy_(solver.problem.x, state["x"])
+    copy_(solver.problem.y, state["y"])
+    solver.steps = int(state["steps"])
+    solver.guard.clear()
