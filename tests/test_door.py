@@ -256,7 +256,7 @@ def test_a_value_that_is_not_finite_stops_the_step(steps_before, role, index, at
         toy.solver.step(bad_draw(role, index, value))
 
 
-@pytest.mark.parametrize(("role", "named"), [("upper", "The upper loss"), ("lower", "The lower loss")])
+@pytest.mark.parametrize(("role", "named"), [("upper", "the upper loss"), ("lower", "the lower loss")])
 def test_the_loss_that_is_not_finite_is_named(role, named):
     toy = Toy(lower_steps=3)
     with pytest.raises(adambo.NonFiniteError, match=rf"{named}.*Nothing was changed"):
@@ -266,7 +266,7 @@ def test_the_loss_that_is_not_finite_is_named(role, named):
 def test_a_gradient_that_is_not_finite_under_a_finite_loss_stops_the_step():
     # √0 = 0, with an infinite slope; times 0 it is NaN.
     toy = Toy(upper=lambda x, y, b: (y - 2).square().sum() + (b * (x - 1).abs().sum()).sqrt())
-    with refused(toy.solver, adambo.NonFiniteError, "hypergradient is NaN or infinite"):
+    with refused(toy.solver, adambo.NonFiniteError, r"NaN or infinite.*the hypergradient"):
         toy.solver.step(1.0, 1.0)
 
 
@@ -297,7 +297,7 @@ def test_a_bad_draw_costs_no_truncation_level():
 def test_a_bad_batch_undoes_the_whole_warm_start(batches):
     toy = Toy()
     toy.solver.warm_start([1.0])
-    with refused(toy.solver, adambo.NonFiniteError, "The lower loss is NaN or infinite"):
+    with refused(toy.solver, adambo.NonFiniteError, "NaN or infinite.*the lower loss"):
         toy.solver.warm_start(batches)
 
 
@@ -565,7 +565,7 @@ def test_a_hypergradient_of_an_earlier_step_is_gone_and_the_message_says_so():
     info = toy.solver.step(1.0, 1.0)
     assert len(info.hypergradient) == 1
     toy.solver.step(1.0, 1.0)
-    with pytest.raises(adambo.StateError, match=r"step 0 is gone.*right after its step"):
+    with pytest.raises(adambo.StateError, match=r"hypergradient of this step is gone.*right after its step"):
         _ = info.hypergradient
 
 

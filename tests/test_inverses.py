@@ -166,9 +166,9 @@ def test_a_task_keeps_its_z_until_it_is_visited_again(form):
     known = TaskQuadratics()
     solver = AdamBO(getattr(known, form)(), lr=0.01, lower_lr=0.1, inverse=LinearSystem(lr=0.2))
     solver.step([0, 1], [0, 1])
-    first = solver.state_dict()["inverse"]["z"]
+    first = solver.state_dict()["inverse"]["state"]["z"]
     solver.step([3, 1], [3, 1])
-    second = solver.state_dict()["inverse"]["z"]
+    second = solver.state_dict()["inverse"]["state"]["z"]
     for before, after in zip(first, second, strict=True):
         assert same([before[0], before[2], before[4]], [after[0], after[2], after[4]])
         assert not before[[2, 3, 4]].any()
@@ -195,4 +195,4 @@ def test_settings_that_mean_nothing_are_refused(make):
 def test_a_foreign_state_is_refused():
     for inverse in (Exact(), ConjugateGradient(), LinearSystem(lr=0.1)):
         with pytest.raises(StateError):
-            inverse.load_state_dict({"moments": 1})
+            inverse.load_state_dict({"moments": 1}, [torch.zeros(2)])

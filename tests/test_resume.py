@@ -227,11 +227,11 @@ MISMATCHED = {
     "x is None": with_("x", None),
     "y holds numbers": with_("y", [1.0, 2.0]),
     "steps is a word": with_("steps", "four"),
-    "state of another inverse": with_("inverse", {"z": None}),
+    "state of another inverse": with_("inverse", {"kind": "LinearSystem", "state": {"z": None}}),
     "inverse is a number": with_("inverse", 3),
     "inverse is a word": with_("inverse", "Neumann"),
-    "curvature is garbage": deep("inverse", "curvature", {"largest": 1.0}),
-    "generator is garbage": deep("inverse", "generator", torch.zeros(3, dtype=torch.uint8)),
+    "curvature is garbage": deep("inverse", "state", "curvature", {"largest": 1.0}),
+    "count of levels is garbage": deep("inverse", "state", "levels", "many"),
     "upper optimiser is empty": with_("upper_optimizer", {}),
     "upper optimiser is None": with_("upper_optimizer", None),
     "upper optimiser has no groups": deep("upper_optimizer", "param_groups", []),
@@ -279,7 +279,7 @@ def test_the_message_names_both_sides():
     state = solver.state_dict()
     with pytest.raises(adambo.StateError, match=r"saved by StocBiO.*continue as AdamBO"):
         solver.load_state_dict(state | {"algorithm": "StocBiO"})
-    with pytest.raises(adambo.StateError, match=r"x of shapes \[\(1, 4\), \(1,\)\], but the problem has .*same model"):
+    with pytest.raises(adambo.StateError, match=r"x as .*\(1, 4\).*, but the problem has .*same model"):
         solver.load_state_dict(state | {"x": state["y"]})
 
 

@@ -2,7 +2,7 @@
 
 from adambo.algorithms import AdamBO, Algorithm, Info
 from adambo.diagnostics import HypergradientCheck, check_hypergradient
-from adambo.draws import Draw, Needs
+from adambo.draw import Draw, Needs
 from adambo.errors import (
     AdamboError,
     CurvatureError,

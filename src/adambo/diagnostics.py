@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adambo.draws import Draw
-from adambo.errors import SettingError
-from adambo.inverse import ConjugateGradient, Inverse
+from adambo.draw import Draw
+from adambo.errors import SettingError, WholeTableUsed
+from adambo.inverse import ConjugateGradient, Exact, Inverse
 from adambo.ledger import Ledger
 from adambo.point import Point
 from adambo.problem import Problem
@@ -26,8 +26,10 @@ class HypergradientCheck:
         hessian: ∇²yy g · v against central differences of ∇y g in y.
         cross: ⟨∇²xy g · v, u⟩ against central differences of ∇y g in x.
         hypergradient: ⟨∇x f − ∇²xy g z, u⟩ with an accurate z, against the change of f along (u, dy), where dy is how
-            y must move to keep ∇y g constant. Computed from losses and first gradients.
-        estimate: The hypergradient with the z of the inverse, against the one with an accurate z.
+            y must move to keep ∇y g constant. Computed from losses and first gradients. NaN or large, with small errors
+            before it, where the lower Hessian is singular: the hypergradient is not defined there.
+        estimate: The hypergradient with the z of the inverse, against the one with an accurate z: 0.9 means that 90 %
+            of it is missing. More terms, or `ConjugateGradient`, bring it down.
         residual: ‖∇²yy g z − ∇y f‖ / ‖∇y f‖ for the z of the inverse.
         tolerance: What rounding and differences may cost in this precision.
     """
@@ -39,10 +41,14 @@ class HypergradientCheck:
     residual: float
     tolerance: float
 
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name}={value:.2g}" for name, value in vars(self).items())
+        return f"{'passed' if self.passed else 'FAILED'}: {numbers}"
+
     @property
     def passed(self) -> bool:
         """Whether the derivatives are right. How good the inverse is stands in `estimate` and `residual`."""
-        return max(self.hessian, self.cross, self.hypergradient) <= self.tolerance
+        return all(error <= self.tolerance for error in (self.hessian, self.cross, self.hypergradient))
 
 
 def check_hypergradient(
@@ -67,14 +73,24 @@ def check_hypergradient(
         >>> check_hypergradient(problem, Draw(upper=(0,), cross=(0,))).passed
         True
     """
-    if not draw.upper or not draw.cross or directions < 1:
-        raise SettingError(
-            "check_hypergradient needs an upper and a cross batch in the draw, and at least 1 direction."
-        )
+    if not isinstance(problem, Problem):
+        raise SettingError(f"check_hypergradient takes a problem (solver.problem), but came {type(problem).__name__}.")
+    if not isinstance(draw, Draw) or not draw.upper or not draw.cross or directions < 1:
+        raise SettingError("check_hypergradient needs Draw(upper=(batch,), cross=(batch,)) and at least 1 direction.")
+    with problem.moved_to():  # to the same point, but module buffers come back
+        try:
+            return _checked(problem, draw, inverse, directions, seed)
+        except WholeTableUsed as reason:
+            problem.differentiate_whole_tables(reason)
+            return _checked(problem, draw, inverse, directions, seed)
+
+
+def _checked(problem: Problem, draw: Draw, inverse: Inverse | None, directions: int, seed: int) -> HypergradientCheck:
     products = 1 if inverse is None else max(1, inverse.needs.hessian)
     draw = Draw(draw.upper[:1], draw.cross[:1], draw.cross[:1], (draw.cross[0],) * products, level=draw.level)
     point = problem.at(draw)
-    accurate = ConjugateGradient(iterations=_iterations(point), tolerance=1e-14)
+    dimension = sum(t.numel() for t in point.f_y) // point.y.blocks
+    accurate = Exact() if dimension <= 512 else ConjugateGradient(iterations=1000, tolerance=1e-14)
     z = accurate.solve(point, point.f_y)
     h = problem.at(draw).hypergradient(z)
     estimate_z = z
@@ -86,7 +102,9 @@ def check_hypergradient(
     generator = torch.Generator().manual_seed(seed)
     errors: dict[str, list[Tensor]] = {"hessian": [], "cross": [], "hypergradient": []}
     for _ in range(directions):
-        u, v = _direction(problem.x, generator), _direction(point.f_y, generator)
+        # Partly along h, so that the change of f is seen above rounding.
+        u = _unit(added(_direction(problem.x, generator), _unit(h)))
+        v = _direction(point.f_y, generator)
         bent, slope = _slope(problem, draw, y=v), _slope(problem, draw, x=u)
         point = problem.at(draw)  # anew: its graph would not survive the displacements before
         errors["hessian"].append(norm(added(point.hessian(v), bent, -1.0)) / _positive(norm(bent)))
@@ -95,21 +113,15 @@ def check_hypergradient(
         errors["cross"].append((product - dot(slope, v)).abs() / _positive(norm(slope)))
         dy = scaled(accurate.solve(point, slope), -1.0)
         change = _change_of_upper(problem, draw, u, dy)
-        # A direction may happen to be almost orthogonal to h, so the scale is that of h, spread over all directions.
-        size = torch.maximum(change.abs(), norm(h) / sum(p.numel() for p in problem.x) ** 0.5)
-        errors["hypergradient"].append((dot(h, u) - change).abs() / _positive(size))
+        errors["hypergradient"].append((dot(h, u) - change).abs() / _positive(norm(h)))
     point = problem.at(draw)
     worst = {name: float(torch.stack(found).max()) for name, found in errors.items()}
     return HypergradientCheck(
         **worst,
         estimate=float(norm(added(estimate, h, -1.0)) / _positive(norm(h))),
         residual=float(norm(added(point.hessian(estimate_z), point.f_y, -1.0)) / _positive(norm(point.f_y))),
-        tolerance=10 * _epsilon(problem) ** 0.5,
+        tolerance=30 * _epsilon(problem) ** 0.5,
     )
-
-
-def _iterations(point: Point) -> int:
-    return min(1000, 4 * sum(t.numel() for t in point.f_y) // point.y.blocks + 4)
 
 
 def _slope(problem: Problem, draw: Draw, x: Vector | None = None, y: Vector | None = None) -> Vector:
@@ -148,16 +160,21 @@ def _displaced(problem: Problem, draw: Draw, step: float, x: Vector | None, y: V
 
 
 def _direction(like: Vector, generator: torch.Generator) -> Vector:
-    u = [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.detach()) for t in like]
-    return scaled(u, 1.0 / float(norm(u)))
+    return _unit([torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.detach()) for t in like])
+
+
+def _unit(vector: Vector) -> Vector:
+    return scaled(vector, 1.0 / max(float(norm(vector)), torch.finfo(torch.float64).tiny))
 
 
 def _step(problem: Problem) -> float:
-    return float(_epsilon(problem) ** (1 / 3) * (1.0 + float(norm(clones(problem.x + problem.y)))))
+    """A displacement that balances rounding against curvature, for coordinates of the size that x and y have."""
+    sizes = torch.cat([p.detach().double().abs().reshape(-1) for p in (*problem.x, *problem.y)])
+    return float(_epsilon(problem) ** (1 / 3) * (1.0 + float(sizes.square().mean().sqrt())))
 
 
 def _epsilon(problem: Problem) -> float:
-    return torch.finfo(problem.y[0].dtype).eps
+    return max(torch.finfo(p.dtype).eps for p in (*problem.x, *problem.y))
 
 
 def _positive(size: Tensor) -> Tensor:

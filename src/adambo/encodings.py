@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from adambo.draws import Batch, Draw, is_empty
+from adambo.draw import Batch, Draw, is_empty
 from adambo.errors import SampleError
 
 Join = Callable[[list[Batch]], tuple[Batch, list[int]]]

@@ -31,3 +31,13 @@ class SecondDerivativeError(AdamboError, RuntimeError):
 
 class StateError(AdamboError, RuntimeError):
     """A state dict does not belong here, or calls came in an impossible order."""
+
+
+class WholeTableUsed(AdamboError):
+    """A loss touched a stacked table other than by the rows of its tasks."""
+
+    def __init__(self, use: str) -> None:
+        super().__init__(
+            f"A loss uses a stacked tensor of y as a whole ({use}), not only by the rows of its tasks, table[ids] with "
+            "ids = tasks(batch). Read rows only, or use adambo.Problem, which differentiates whole tables."
+        )

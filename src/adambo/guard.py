@@ -23,8 +23,8 @@ from adambo.processes import Processes
 from adambo.vectors import Vector
 
 _ADVICE = (
-    "Nothing was changed: parameters, optimiser state and step count are those before the step. Look at the batch, "
-    "lower the learning rates, or check the Neumann step."
+    "Nothing was changed: parameters, optimiser state and step count are those before the step. Look at the batch "
+    "first; if it is sound, the run diverges: lower the learning rates."
 )
 
 
@@ -50,7 +50,7 @@ class Guard:
         """Forget what a failed step may have left."""
         self._admitted.clear()
 
-    def admit(self, what: str, *tensors: Tensor) -> None:
+    def watch(self, what: str, *tensors: Tensor) -> None:
         """Note `tensors`, called `what`, as values that must be finite before anything is written."""
         self._admitted.setdefault(what, []).extend(tensors)
 
@@ -123,8 +123,8 @@ class Guard:
 
     def _error(self) -> NonFiniteError:
         bad = [what for what, tensors in self._admitted.items() if not _finite([t.detach() for t in tensors])]
-        named = " and ".join(bad) or "A value on another process"
-        return NonFiniteError(f"{named} is NaN or infinite, so no step can be made from it. {_ADVICE}")
+        named = ", ".join(bad) or "a value on another process"
+        return NonFiniteError(f"Not a finite number (NaN or infinite): {named}. No step can be made from it. {_ADVICE}")
 
 
 class LowerState:
@@ -135,7 +135,11 @@ class LowerState:
         self.values = y.values()
         self._state = {p: _copied(own) for p, own in optimizer.state.items()}
 
-    def restore(self) -> None:
+    def restore(self, where: Guard | None = None) -> None:
+        """Come back to it; with a guard, only if the guard has seen a bad value (decided on the device)."""
+        if where is not None:
+            self._y.assign(where.masked(self._y.values(), self.values))
+            return
         self._y.assign(self.values)
         self._optimizer.state.clear()
         self._optimizer.state.update({p: _copied(own) for p, own in self._state.items()})
@@ -160,7 +164,10 @@ def _finite(values: Sequence[Tensor]) -> Tensor | bool:
     if values[0].is_cuda:
         return torch.isfinite(torch.stack(torch._foreach_norm(list(values), float("inf")))).all()
     # A sum is finite exactly when all its terms are, short of overflow, and on a CPU it is the fastest pass there is.
-    return all(math.isfinite(t.sum()) for t in values)
+    return all(math.isfinite(t.sum(dtype=_WIDE.get(t.dtype))) for t in values)
+
+
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def _takes_found_inf(optimizer: Optimizer) -> bool:

@@ -6,7 +6,6 @@ With many tasks `y` is stacked, one row per task, and a draw names the rows it w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,11 +16,9 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from adambo.errors import AdamboError, SampleError
+from adambo.errors import SampleError, WholeTableUsed
 from adambo.processes import Processes
 from adambo.vectors import Vector, clones, copy_
-
-logger = logging.getLogger("adambo")
 
 
 class LowerVariable:
@@ -71,11 +68,11 @@ class LowerVariable:
     def write_back(self) -> None:
         """Make the new values those of the parameters."""
 
-    def read(self, state: Sequence[Tensor]) -> Vector:
+    def of_state(self, state: Sequence[Tensor]) -> Vector:
         """The part of a state shaped like `y` that belongs to this draw."""
         return list(state)
 
-    def write(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def write_state(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Overwrite that part."""
         copy_(state, values)
 
@@ -103,12 +100,13 @@ class TableRows(LowerVariable):
         return vector if self._split else self.processes.average(vector)
 
     def values(self) -> Vector:
-        return self.read([leaf.detach() for leaf in self.leaves])
+        return self.of_state([leaf.detach() for leaf in self.leaves])
 
     def assign(self, values: Sequence[Tensor]) -> None:
-        self.write(self.leaves, values)
+        self.write_state(self.leaves, values)
 
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
+        # Plain SGD by hand (nothing else is accepted with tasks): an optimiser would go over the whole table.
         rate = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
         rates = [rate[table] for table in self.tables]
         self.assign([v - lr * d for v, lr, d in zip(self.values(), rates, gradient, strict=True)])
@@ -120,10 +118,10 @@ class TableRows(LowerVariable):
                 for ids, theirs in zip(self._everyone, self.processes.gather(mine), strict=True):
                     table.detach().index_copy_(0, ids, theirs)
 
-    def read(self, state: Sequence[Tensor]) -> Vector:
+    def of_state(self, state: Sequence[Tensor]) -> Vector:
         return [t.index_select(0, self.ids) for t in state]
 
-    def write(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def write_state(self, state: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         with torch.no_grad():
             for table, part in zip(state, values, strict=True):
                 table.index_copy_(0, self.ids, part)
@@ -153,18 +151,8 @@ class GatheredRows(TableRows):
         copy_(self.leaves, values)
 
     def write_back(self) -> None:
-        self.write(self.tables, [leaf.detach() for leaf in self.leaves])
+        self.write_state(self.tables, [leaf.detach() for leaf in self.leaves])
         super().write_back()
-
-
-class WholeTableUsed(AdamboError):
-    """A loss touched a stacked table other than by the rows of its tasks."""
-
-    def __init__(self, use: str) -> None:
-        super().__init__(
-            f"A loss uses a stacked tensor of y as a whole ({use}), not only by the rows of its tasks, table[ids] with "
-            "ids = tasks(batch)."
-        )
 
 
 _QUESTIONS = {"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_leaf", "layout", "itemsize", "nbytes"}
@@ -194,16 +182,17 @@ class _RowLookup(TorchFunctionMode):
             dim, index = [*list(args[1:]), *(kwargs[k] for k in ("dim", "index") if k in kwargs)]
             if dim in (0, -rows.dim()) and _is_index(index):
                 return self._found(rows, index)
-        if name == "embedding" and len(args) == 2 and args[1] is table and not any(kwargs.get(k) for k in _EMBEDDING):
+        plain = all(kwargs.get(option) is None or kwargs[option] is False for option in _EMBEDDING)
+        if name == "embedding" and plain and len(args) == 2 and args[1] is table:
             return self._found(rows, args[0])
         raise WholeTableUsed(name)
 
-    def _found(self, rows: Tensor, index: Tensor, rest: tuple[Any, ...] = ()) -> Tensor:
+    def _found(self, rows: Tensor, index: Any, rest: tuple[Any, ...] = ()) -> Tensor:
         """rows[place of index, *rest]"""
         if index is self.ids and not any(isinstance(r, Tensor | list) for r in rest):
             return rows[(slice(None), *rest)] if rest else rows
         ordered, order = torch.sort(self.ids)
-        index = index.to(ordered.device)
+        index = torch.as_tensor(index, device=ordered.device)
         place = order[torch.searchsorted(ordered, index).clamp(max=len(order) - 1)]
         unknown = self.ids[place] != index
         found = rows[(place, *rest)]
@@ -223,6 +212,8 @@ _EMBEDDING = ("padding_idx", "max_norm", "scale_grad_by_freq", "sparse")
 
 
 def _is_index(index: Any) -> bool:
+    if isinstance(index, list):
+        return bool(index) and all(isinstance(task, int) and not isinstance(task, bool) for task in index)
     return isinstance(index, Tensor) and not index.is_floating_point() and index.dtype != torch.bool and index.dim() > 0
 
 
@@ -243,10 +234,14 @@ def _checked_ids(named: Any, tables: Vector) -> Tensor:
     ids = ids.to(torch.int64)
     if device.type == "cpu":
         names = ids.tolist()
-        if len(set(names)) != len(names) or min(names) < 0 or max(names) >= len(tables[0]):
+        if min(names) < 0 or max(names) >= len(tables[0]):
             raise SampleError(
-                f"tasks(batch) named {names}, but y has rows for the tasks 0 to {len(tables[0]) - 1}, and a task may "
-                "stand in a batch only once (its row is written once per step)."
+                f"tasks(batch) named {names}, but y has rows for the tasks 0 to {len(tables[0]) - 1} only."
+            )
+        if len(set(names)) != len(names):
+            raise SampleError(
+                f"tasks(batch) named {names}: a task may stand in a batch only once, since its row is written once per "
+                "step. Put all examples of a task together."
             )
     return ids
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from adambo.draws import Batch, Draw
+from adambo.draw import Batch, Draw
 from adambo.encodings import Encodings
-from adambo.errors import ProblemError
+from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.kernels import explained
 from adambo.ledger import Ledger
-from adambo.lower_variable import GatheredRows, LowerVariable, WholeTableUsed
+from adambo.lower_variable import GatheredRows, LowerVariable
 from adambo.products import product
 from adambo.vectors import Vector, dot, scaled, zeros
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from adambo.problem import Problem
 
 
-class LowerTerms(NamedTuple):
+class LowerGraph(NamedTuple):
     """The lower loss on one batch, with a gradient that can be differentiated again."""
 
     g: Tensor
@@ -55,7 +55,7 @@ class Point:
     ) -> None:
         self.problem, self.draw, self.y, self.ledger = problem, draw, y, ledger
         self._encodings = encodings
-        self._lower_terms: dict[int, LowerTerms] = {}
+        self._graphs: dict[int, LowerGraph] = {}
 
     def after_move(self) -> Point:
         """The point with the values that `y` has now."""
@@ -64,7 +64,7 @@ class Point:
     @cached_property
     def f(self) -> Tensor:
         """The upper loss on the upper batch."""
-        batch = self.draw.upper[0]
+        batch = self._first("upper")
         self.ledger.read("upper", batch)
         return self.problem.evaluate("upper", batch, self.y, self._encodings, through_encoder=True)
 
@@ -78,15 +78,15 @@ class Point:
     @property
     def g(self) -> Tensor:
         """The lower loss on the cross batch."""
-        return self._terms(self.draw.cross[0]).g
+        return self._graph(self._first("cross")).g
 
     def lower_gradient(self, index: int = 0) -> tuple[Tensor, Vector]:
         """g and ∇y g on lower batch `index`, ready for a lower step."""
         batch = self.draw.lower[index]
         self.ledger.read("lower", batch)
         self.ledger.grad_y_g += 1
-        if id(batch) in self._lower_terms:
-            g, g_y = self._lower_terms[id(batch)]
+        if id(batch) in self._graphs:  # a Hessian or cross product has needed it; else no graph is made for it
+            g, g_y = self._graphs[id(batch)]
         else:
             g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=False)
             g_y = self.y.rows(self._filled(torch.autograd.grad(g, self.y.leaves, allow_unused=True), "lower"))
@@ -138,15 +138,15 @@ class Point:
         return f + dot(g_y, weights) if g_y else f
 
     def _surrogate_roots(self, z: Vector) -> tuple[list[Tensor], list[Tensor]]:
-        batch = self.draw.cross[0]
+        batch = self._first("cross")
         self.ledger.read("cross", batch)
         self.ledger.grad_x_f += 1
         self.ledger.cross_vector += 1
-        g_y, weights = _differentiable(self._terms(batch).g_y, scaled(z, -1.0))
+        g_y, weights = _differentiable(self._graph(batch).g_y, scaled(z, -1.0))
         return [self.f, *g_y], [torch.ones_like(self.f), *weights]
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
-        gradient: Sequence[Tensor] = self._terms(batch).g_y
+        gradient: Sequence[Tensor] = self._graph(batch).g_y
         weights: Sequence[Tensor] = vector
         if not all(part.requires_grad for part in gradient):  # g is linear in some tensors of y
             gradient, weights = _differentiable(gradient, weights)
@@ -158,13 +158,21 @@ class Point:
             raise explained(error, self.problem.modules) from error
         return self.y.average(self.y.rows(_zero_filled(found, self.y.leaves)))
 
-    def _terms(self, batch: Batch) -> LowerTerms:
-        if id(batch) not in self._lower_terms:
+    def _graph(self, batch: Batch) -> LowerGraph:
+        if id(batch) not in self._graphs:
             crosses = any(batch is b for b in self.draw.cross)
             g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=crosses)
             gradient = torch.autograd.grad(g, self.y.leaves, create_graph=True, allow_unused=True)
-            self._lower_terms[id(batch)] = LowerTerms(g.detach(), self.y.rows(self._filled(gradient, "lower")))
-        return self._lower_terms[id(batch)]
+            self._graphs[id(batch)] = LowerGraph(g.detach(), self.y.rows(self._filled(gradient, "lower")))
+        return self._graphs[id(batch)]
+
+    def _first(self, role: str) -> Batch:
+        batches = getattr(self.draw, role)
+        if not len(batches):
+            raise SampleError(
+                f"The draw holds no {role} batch, which is needed here. Build it with needs=solver.needs."
+            )
+        return batches[0]
 
     def _filled(self, gradient: Sequence[Tensor | None], name: str) -> Vector:
         if all(part is None for part in gradient):

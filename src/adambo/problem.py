@@ -8,6 +8,7 @@ parameters, for the batches of one draw, is a `Point`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,15 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adambo.draws import Batch, Draw, is_empty
+from adambo.draw import Batch, Draw, is_empty
 from adambo.encodings import Encodings, Join
-from adambo.errors import ProblemError, SampleError
+from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.ledger import Ledger
-from adambo.lower_variable import GatheredRows, LowerVariable, TableRows, WholeTableUsed, logger
+from adambo.lower_variable import GatheredRows, LowerVariable, TableRows
 from adambo.parameters import Parameters, modules_of, overlap, parameters_of
 from adambo.point import Point
 from adambo.processes import Processes, is_sharded
-from adambo.vectors import Vector
+from adambo.vectors import Vector, clones, copy_
+
+logger = logging.getLogger("adambo")
 
 
 class Problem:
@@ -36,7 +39,8 @@ class Problem:
         x: The upper variable: a module, a parameter, or an iterable of them. Frozen parameters are left out.
         y: The lower variable, likewise.
         tasks: For many lower problems at once. `y` is then stacked, one row per task along the first axis of every
-            tensor, and `tasks(batch)` gives the ids of the tasks in a batch. Only their rows are worked on.
+            tensor, and `tasks(batch)` gives the ids of the tasks in a batch. Only their rows are worked on (here their
+            gradients are computed for the whole table; `EncoderHeadProblem` avoids that).
         group: The processes to average over: "auto" is the default process group where one is initialised.
 
     Raises:
@@ -65,6 +69,7 @@ class Problem:
         self.processes = Processes(group)
         self.modules = [m for part in (x, y) for m in modules_of(part)]
         self.device = self.y[0].device
+        self.buffers = [b for module in self.modules for b in module.buffers()]
         self.x_is_sharded = any(is_sharded(p) for p in self.x)
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
         self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
@@ -86,16 +91,32 @@ class Problem:
         """The part of `y` that `draw` is about."""
         if self.tasks is None:
             return LowerVariable(self.y, self.processes)
-        batch = next(batch for role in (draw.lower, draw.cross, draw.upper) for batch in role)
-        return self._rows(self.y, self.processes, self.tasks(batch))
+        batches = (*draw.lower[:1], *draw.cross[:1], *draw.upper[:1])
+        if not batches:
+            raise SampleError("The draw is empty, so it does not say which tasks it is about. Give it a batch.")
+        y = self._rows_class(self.y, self.processes, self.tasks(batches[0]))
+        if y.tasks is not None and self._rows_class is TableRows:  # gathered rows find that out by themselves
+            self._check_same_tasks(draw, y.tasks)
+        return y
+
+    def _check_same_tasks(self, draw: Draw, tasks: frozenset[int]) -> None:
+        assert self.tasks is not None
+        batches = {id(b): b for role in (draw.upper, draw.lower, draw.cross, draw.hessian) for b in role}
+        for batch in batches.values():
+            named = frozenset(torch.as_tensor(self.tasks(batch)).tolist())
+            if named != tasks:
+                raise SampleError(
+                    f"A batch of the draw names the tasks {sorted(named)}, another one {sorted(tasks)}. All batches of "
+                    "one draw name the same tasks; adambo.draws(tasks=...) makes such draws."
+                )
 
     # Losses that contain the encoder may use a stacked table in any way, so plain problems differentiate all of it.
-    _rows: type[TableRows] = TableRows
+    _rows_class: type[TableRows] = TableRows
 
     def differentiate_whole_tables(self, reason: WholeTableUsed) -> None:
         """Give up gathering rows, for losses that use a stacked table as a whole: right as well, but dense in it."""
         logger.warning("%s Gradients in y are now computed for all tasks in every step.", reason)
-        self._rows = TableRows
+        self._rows_class = TableRows
 
     def encodings(self, draw: Draw) -> Encodings | None:
         """The features of the batches of `draw`, where the problem has an encoder."""
@@ -116,7 +137,7 @@ class Problem:
             )
         function = self.upper if name == "upper" else self.lower
         arguments = (batch,) if encodings is None else (encodings.features(batch, through_encoder), batch)
-        with torch.enable_grad(), y.reading():
+        with torch.enable_grad(), y.reading():  # with tasks, table[ids] is answered with the rows of the draw
             loss = function(*arguments)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -127,7 +148,8 @@ class Problem:
         if not loss.requires_grad:
             raise ProblemError(
                 f"The {name} loss does not depend on y: it carries no gradient at all. Both levels meet in y; make "
-                "sure that the loss uses the parameters given as y, and that nothing detaches them."
+                "sure that the loss uses the parameters given as y, and that nothing detaches them (torch.no_grad, "
+                "torch.inference_mode, .detach())."
             )
         return loss
 
@@ -147,14 +169,13 @@ class Problem:
         exit parameters and module buffers are bit for bit what they were.
         """
         pairs = [*_paired(self.x, x, "x"), *_paired(self.y, y, "y")]
-        buffers = [(b, b.clone()) for module in self.modules for b in module.buffers()]
+        buffers = clones(self.buffers)
         _exchange(pairs)
         try:
             yield
         finally:
             _exchange(pairs)
-            for buffer, saved in buffers:
-                buffer.copy_(saved)
+            copy_(self.buffers, buffers)
 
     def _check_parameters(self) -> None:
         for k, p in enumerate(self.y):
@@ -193,7 +214,7 @@ class EncoderHeadProblem(Problem):
             (joined batch, list of lengths) does the same for batches that need padding or have another form.
     """
 
-    _rows = GatheredRows
+    _rows_class = GatheredRows
 
     def __init__(
         self,
@@ -211,6 +232,7 @@ class EncoderHeadProblem(Problem):
         self.encoder, self.concatenate = encoder, concatenate
         if isinstance(encoder, nn.Module) and encoder not in self.modules:
             self.modules.append(encoder)
+            self.buffers += [b for b in encoder.buffers() if all(b is not known for known in self.buffers)]
 
     def encodings(self, draw: Draw) -> Encodings:
         return Encodings(self.encoder, draw, self.concatenate)
@@ -219,10 +241,15 @@ class EncoderHeadProblem(Problem):
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:
     if values is None:
         return []
-    if [tuple(p.shape) for p in parameters] != [tuple(v.shape) for v in values]:
+    mine, given = ([(tuple(t.shape), t.dtype, t.device) for t in part] for part in (parameters, values))
+    if mine != given:
+        raise ProblemError(f"moved_to({name}=...) was given {given}, but {name} is {mine}.")
+    if len({v.data_ptr() for v in values if v.numel()}) < sum(1 for v in values if v.numel()) or any(
+        size > 1 and stride == 0 for v in values for size, stride in zip(v.shape, v.stride(), strict=True)
+    ):
         raise ProblemError(
-            f"moved_to({name}=...) was given shapes {[tuple(v.shape) for v in values]}, but {name} has "
-            f"{[tuple(p.shape) for p in parameters]}."
+            f"moved_to({name}=...) exchanges values, so each tensor given needs memory of its own; some share it, or "
+            "are expanded. Give clones."
         )
     return list(zip(parameters, values, strict=True))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from adambo.draws import Batch, Draw, LazyBatches, Needs
+from adambo.draw import Batch, Draw, LazyBatches, Needs
 from adambo.errors import SampleError, SettingError, StateError
 
 Source = Any
@@ -23,7 +23,7 @@ class DrawStream(Iterator[Draw]):
     The batch of (step, role, index) depends on the seed and on nothing else, so a run can be repeated, resumed in the
     middle, or read in part: a batch that nobody looks at is never made. An iterable source is the exception: it can
     only be read in order, is started again when it ends (a one-shot iterator ends the stream), and is replayed from
-    its beginning by `seek`.
+    its beginning by `seek`, so that it must give the same batches again (a shuffling `DataLoader` does not).
     """
 
     def __init__(
@@ -100,11 +100,13 @@ class DrawStream(Iterator[Draw]):
         seed, tasks = self.seed, self._tasks
 
         def generator(*key: Any) -> torch.Generator:
-            return torch.Generator().manual_seed(_key(seed, step, *key, *ranks))
+            return torch.Generator().manual_seed(_key(seed, step, *key))
 
         if tasks is None:
-            return lambda: source(generator(role, index))
-        return lambda: source(generator(role, index), tasks(generator("tasks", 0)))
+            return lambda: source(generator(role, index, *ranks))
+        # All roles of a step, on all processes, are about the same tasks; in a warm start each batch has its own.
+        name = ("tasks", index) if role == "warm_start" else ("tasks",)
+        return lambda: source(generator(role, index, *ranks), tasks(generator(*name)))
 
 
 def draws(
@@ -114,7 +116,7 @@ def draws(
     seed: int = 0,
     reuse: bool = False,
     *,
-    batch_size: int | tuple[int, int] | None = None,
+    batch_size: int | tuple[int | None, int | None] | None = None,
     collate: Callable[[list[Any]], Batch] = default_collate,
     tasks: Callable[[torch.Generator], Any] | None = None,
 ) -> DrawStream:
@@ -132,7 +134,7 @@ def draws(
         batch_size: For datasets: one number, or (upper, lower).
         collate: For datasets: makes a batch from a list of examples.
         tasks: For many-task problems: names the tasks of a step from a `torch.Generator`. The sources are then
-            callables (generator, tasks) -> batch, and all batches of a step get the same tasks.
+            callables (generator, tasks) -> batch, and all batches of a step, on all processes, get the same tasks.
 
     Example:
         >>> numbers = torch.arange(100)
@@ -162,18 +164,26 @@ def draws(
 
 
 def _as_source(source: Source, size: int | None, collate: Callable[[list[Any]], Batch], name: str) -> Source:
+    if isinstance(source, tuple) and any(isinstance(part, Tensor) for part in source):
+        raise SettingError(f"{name} is a tuple of tensors; wrap it: torch.utils.data.TensorDataset(*tensors).")
     if size is not None and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        if len(source) == 0:
+            raise SettingError(f"The {name} dataset is empty: there is nothing to draw from.")
         if not 1 <= size <= len(source):
             raise SettingError(
                 f"batch_size={size} cannot be drawn from the {name} dataset of {len(source)} examples without "
                 f"repeats. Choose a number from 1 to {len(source)}."
             )
         return lambda generator: _collated(source, _distinct(len(source), size, generator), collate)
-    if callable(source) and not isinstance(source, torch.utils.data.DataLoader):
+    if callable(source):
         return source
-    if isinstance(source, Iterable) and not (isinstance(source, Tensor) or hasattr(source, "__getitem__")):
-        return _Sequential(source)
-    if isinstance(source, list | tuple):
+    if size is not None:
+        raise SettingError(
+            f"batch_size={size} was given for {name}={type(source).__name__}, which makes its own batches. Give its "
+            "dataset instead, or leave batch_size out for it: batch_size=(upper, lower), with None for neither."
+        )
+    by_index = isinstance(source, Dataset) and not isinstance(source, IterableDataset)
+    if isinstance(source, Iterable) and not by_index and not isinstance(source, dict) and not hasattr(source, "dtype"):
         return _Sequential(source)
     raise SettingError(
         f"{name}={type(source).__name__} cannot be drawn from as it is. Give batch_size= with a map-style dataset "

@@ -14,6 +14,8 @@ Oracle calls per step: 1 ∇x f, 1 ∇y f, 1 ∇²xy g, `lower_steps` ∇y g, an
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Literal
 
 from torch.optim import Adam, Optimizer
@@ -21,11 +23,11 @@ from torch.optim import Adam, Optimizer
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import checked_rate, fused, sgd
 from adambo.algorithms.surrogate import SurrogateSteps
-from adambo.draws import Draw, Needs
+from adambo.draw import Draw, Needs
 from adambo.errors import SettingError
-from adambo.guard import undone_on_failure
 from adambo.inverse import Inverse, Neumann
 from adambo.problem import Problem
+from adambo.vectors import Vector
 
 
 class AdamBO(SurrogateSteps):
@@ -42,7 +44,8 @@ class AdamBO(SurrogateSteps):
     Args:
         problem: What is optimised.
         lr, lower_lr: η and γ.
-        beta, beta_sq, eps: β, β_sq and λ: `torch.optim.Adam(betas=(1 − beta, 1 − beta_sq), eps=eps)` exactly.
+        beta, beta_sq, eps: β, β_sq and λ: `torch.optim.Adam(betas=(1 − beta, 1 − beta_sq), eps=eps)` exactly. These
+            are the paper's weights of the *new* value, one minus what PyTorch calls betas.
         inverse: How z is estimated; None is Neumann(terms=3, step="auto", samples="chained"). The paper's estimator
             is samples="independent".
         lower_steps: N.
@@ -75,6 +78,8 @@ class AdamBO(SurrogateSteps):
         upper_optimizer: Optimizer | None = None,
         lower_optimizer: Optimizer | None = None,
     ) -> None:
+        if not isinstance(problem, Problem):
+            raise SettingError(f"AdamBO optimises an adambo.Problem, but came {type(problem).__name__}.")
         _check_settings(beta, beta_sq, eps, lower_steps, hypergradient_at)
         if not isinstance(inverse, Inverse | None):
             raise SettingError(f"inverse={inverse!r} is not an Inverse; give for example adambo.Neumann(terms=3).")
@@ -96,7 +101,7 @@ class AdamBO(SurrogateSteps):
 
     def advance(self, draw: Draw) -> Info:
         point = self.problem.at(draw, self.ledger)
-        with undone_on_failure(point.y, self.lower_optimizer) as before:
+        with self.undone_on_failure(point) as before:
             if self.hypergradient_at == "updated":
                 lower_loss = self.descend(point)  # y_{t+1}
                 point = point.after_move()
@@ -104,8 +109,12 @@ class AdamBO(SurrogateSteps):
             point.backward(z)  # x.grad <- ∇x f − ∇²xy g z
             if self.hypergradient_at == "current":
                 lower_loss = self.descend(point)  # the hypergradient was taken at y_t, not at y_{t+1}
-            self.commit(point, before)  # x_{t+1} = Adam(x_t, x.grad)
-        return Info(self, point.f, lower_loss, z=z)
+            self.commit(point, z, before)  # x_{t+1} = Adam(x_t, x.grad)
+        return Info(self, point.f, lower_loss, z=z, m=self._moment("exp_avg"), v=self._moment("exp_avg_sq"))
+
+    def _moment(self, name: str) -> Callable[[], Vector]:
+        """m_t or v_t, if Adam keeps it under `name`; looked up when it is asked for."""
+        return lambda: [self.upper_optimizer.state[p][name] for p in self.problem.x]
 
 
 def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, hypergradient_at: str) -> None:
@@ -118,6 +127,13 @@ def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, h
             f"beta_sq={beta_sq} is the weight of the new square in the second moment; it lies in (0, 1]. The theorem "
             "allows beta_sq = 0 as a limit (the plain mean of all squares), but torch.optim.Adam rejects betas[1] = 1; "
             "use a small number such as 1e-6."
+        )
+    if beta >= 0.8 and 0.9 <= beta_sq < 1:
+        warnings.warn(
+            f"beta={beta}, beta_sq={beta_sq} look like PyTorch's betas. Here they are the weights of the new value, "
+            f"one minus that: beta={1 - beta:.4g}, beta_sq={1 - beta_sq:.4g}.",
+            UserWarning,
+            stacklevel=3,
         )
     if not 0 <= eps < float("inf"):
         raise SettingError(f"eps={eps} is added to a square root; it is 0 or larger, and finite.")

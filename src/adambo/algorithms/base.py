@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader
 
 from adambo.algorithms import state
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import check_plain, fitting
-from adambo.draws import Batch, Draw, Needs
+from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
-from adambo.errors import SampleError, StateError
+from adambo.errors import SampleError, StateError, WholeTableUsed
 from adambo.guard import Guard, LowerState, undone_on_failure
 from adambo.inverse import Inverse
 from adambo.ledger import Ledger
-from adambo.lower_variable import LowerVariable, WholeTableUsed
+from adambo.lower_variable import LowerVariable, TableRows
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
-from adambo.vectors import Vector, copy_
+from adambo.vectors import Vector, clones, copy_
 
 T = TypeVar("T")
 
 
+class _Absent:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
 class Algorithm(ABC):
     """A bilevel method. A subclass says what it `needs` and defines `advance`, one step as its paper writes it.
+
+    Attributes:
+        problem: What is optimised.
+        needs: The most batches that one step can use, for `adambo.draws`.
+        upper_optimizer, lower_optimizer: The torch.optim objects that move x and y; schedulers and hooks (for example
+            `register_step_pre_hook`, to clip gradients) go on them.
+        inverse: Where z comes from.
+        ledger: The oracle calls so far.
+        steps: The steps so far.
 
     Args:
         problem: What is optimised.
@@ -39,7 +56,7 @@ class Algorithm(ABC):
         inverse: Where the algorithm has one.
     """
 
-    ABSENT: Any = object()  # stands for a lower batch that was not given: None is a fine batch
+    ABSENT: Any = _Absent()  # stands for a lower batch that was not given: None is a fine batch
 
     def __init__(
         self,
@@ -55,9 +72,10 @@ class Algorithm(ABC):
         self.lower_optimizer = fitting(lower_optimizer, problem.y, "lower_optimizer", "y")
         if problem.tasks is not None:
             check_plain(lower_optimizer)
-        self.inverse = inverse
+        self.inverse = None if inverse is None else inverse.taken()
         self.ledger = Ledger()
-        self.steps = 0
+        self.steps = self.begun = 0
+        self._warned = False
         self.guard = Guard(problem.device, problem.processes)
 
     @abstractmethod
@@ -71,7 +89,7 @@ class Algorithm(ABC):
             AdamboError: With everything as it was before the call. On CUDA a non-finite loss is reported by a later
                 call; see `check`.
         """
-        draw = self._taken(draw, lower_batch)
+        draw = self._begin(draw, lower_batch)
         self.upper_optimizer.zero_grad()  # before the forward pass: the last gradient need not be in memory during it
         info = self._attempt(self.advance, draw)
         self.steps += 1
@@ -80,26 +98,44 @@ class Algorithm(ABC):
     def warm_start(self, lower_batches: Iterable[Batch]) -> None:
         """One lower step per batch, at the current x (Algorithm 2 of the paper). No batch, no step."""
         self._report_lost_steps()
-        self.ledger.begin_step()
-        self.guard.begin_step()
-        last = None
-        with undone_on_failure(LowerVariable(self.problem.y, self.problem.processes), self.lower_optimizer) as saved:
+        if isinstance(lower_batches, Tensor):
+            raise SampleError(
+                "warm_start takes a sequence of batches, but came one tensor. For one batch give [batch]."
+            )
+        last, saved = None, [] if self.problem.tasks else [LowerState(self._whole(), self.lower_optimizer)]
+        try:
             for batch in lower_batches:
                 if last is None or batch is not last.lower[0]:
                     last = Draw(lower=(batch,))
                     encodings = self.problem.encodings(last)
                     self.ledger.begin_step()
+                    if self.problem.tasks:
+                        saved.append(LowerState(self._whole(self.problem.tasks(batch)), self.lower_optimizer))
                 self._attempt(self._warm_step, last, encodings)
-            if not self.guard.on_host:
-                copy_(self.problem.y, self.guard.masked(self.problem.y, saved.values))
+        except BaseException:
+            for state_before in reversed(saved):
+                state_before.restore()
+            raise
+        if not self.guard.on_host:
+            for state_before in reversed(saved):
+                state_before.restore(where=self.guard)
         self.guard.end_step(counted=False)
+
+    def _whole(self, tasks: Any = None) -> LowerVariable:
+        """The parameters themselves: all of y, or the rows of `tasks` in their tables."""
+        y, processes = self.problem.y, self.problem.processes
+        return LowerVariable(y, processes) if tasks is None else TableRows(y, processes, tasks)
 
     def check(self) -> None:
         """Wait for the device, and raise if a step up to now met a value that is not finite."""
         self._report_lost_steps(wait=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything that the next steps depend on, parameters included; the draw stream has its own."""
+        """A copy of everything that the next steps depend on: parameters, buffers of the modules given, optimisers, z.
+
+        The draw stream has a state of its own; torch's random state (dropout) is yours to save, and a surrogate that
+        waits for its update is not part of it.
+        """
         return state.saved(self)
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -118,11 +154,16 @@ class Algorithm(ABC):
         if own:
             raise StateError(f"{type(self).__name__} has no state of its own, but {sorted(own)} were given.")
 
+    def undone_on_failure(self, point: Point) -> AbstractContextManager[LowerState]:
+        """If the block raises, y and its optimiser go back to what they were; yields that."""
+        return undone_on_failure(point.y, self.lower_optimizer)
+
     def solve(self, point: Point) -> Vector:
         """z ≈ [∇²yy g]⁻¹ ∇y f at `point`."""
         assert self.inverse is not None
-        self.guard.admit("The upper loss", point.f)
+        self.guard.watch("the upper loss", point.f)
         self.inverse.prepare(point, self.steps)
+        self._warn_of_divergence(self.inverse.largest_curvature)
         return self.inverse.solve(point, point.f_y)
 
     def descend(self, point: Point) -> Tensor:
@@ -131,27 +172,35 @@ class Algorithm(ABC):
         for index in range(len(point.draw.lower)):
             here = point if index == 0 else point.after_move()
             g, gradient = here.lower_gradient(index)
-            self.guard.admit("The lower loss", g, *gradient)
+            self.guard.watch("the lower loss", g, *gradient)
             point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
             losses.append(g)
         return losses[0]
 
-    def commit(self, point: Point, before: LowerState) -> None:
-        """All values of the step are known and `x.grad` is filled: write the step, or nothing of it."""
-        self.guard.admit("The hypergradient", *[whole_or_local(p.grad) for p in self.problem.x if p.grad is not None])
+    def commit(self, point: Point, z: Vector, before: LowerState) -> None:
+        """All values of the step are known and `x.grad` is filled: write the step, or nothing of it.
+
+        In this order: judge the values; y, if it is masked; x; the rows of tasks; what the inverse learnt.
+        """
+        self.guard.watch("the hypergradient", *[whole_or_local(p.grad) for p in self.problem.x if p.grad is not None])
         self.guard.settle(self.upper_optimizer, self.lower_optimizer)
         if not self.guard.on_host:
-            point.y.assign(self.guard.masked(point.y.values(), before.values))
+            before.restore(where=self.guard)
         self.guard.apply(self.upper_optimizer)
         point.y.write_back()
         if self.inverse is not None:
-            self.inverse.accept(point, self.guard)
+            self.inverse.accept(point, z, self.guard)
         self.guard.end_step()
 
-    def _taken(self, draw: Draw | Batch, lower_batch: Batch = ABSENT) -> Draw:
+    def _begin(self, draw: Draw | Batch, lower_batch: Batch = ABSENT) -> Draw:
         self._report_lost_steps()
+        self.begun += 1
         self.ledger.begin_step()
         self.guard.begin_step()
+        if isinstance(draw, DataLoader) or isinstance(lower_batch, DataLoader):
+            raise SampleError(
+                "A step takes batches, not a DataLoader. Make a stream of it: adambo.draws(upper, lower)."
+            )
         if lower_batch is not self.ABSENT:
             return Draw.of(draw, lower_batch, self.needs, self._level())
         if not isinstance(draw, Draw):
@@ -163,20 +212,40 @@ class Algorithm(ABC):
             draw = replace(draw, level=self._level())
         return draw.trimmed(self.needs, type(self).__name__)
 
+    _waiting = 0  # draws taken that no step has used up yet
+
     def _level(self) -> int | None:
-        return self.inverse.draw_level() if self.inverse is not None and self.needs.levels else None
+        return self.inverse.draw_level(self._waiting) if self.inverse is not None and self.needs.levels else None
 
     def _attempt(self, action: Callable[..., T], *arguments: Any) -> T:
-        counts = vars(self.ledger).copy()
+        """Do it; module buffers go back if it fails, and it is done again with whole tables if a loss needs them."""
+        counts, buffers = vars(self.ledger).copy(), clones(self.problem.buffers) if self.guard.on_host else []
         try:
             return action(*arguments)
-        except WholeTableUsed as reason:
+        except BaseException as error:
+            if buffers:
+                copy_(self.problem.buffers, buffers)
+            if not isinstance(error, WholeTableUsed):
+                raise
             vars(self.ledger).update(counts)  # the attempt that follows counts anew
             self.ledger.begin_step()
-            self.problem.differentiate_whole_tables(reason)
-            return action(*arguments)
+            self.guard.begin_step()
+            self.problem.differentiate_whole_tables(error)
+        return action(*arguments)
+
+    def _warn_of_divergence(self, curvature: float | None) -> None:
+        rate = max(float(group["lr"]) for group in self.lower_optimizer.param_groups)
+        if curvature is not None and rate > 2.0 / curvature and type(self.lower_optimizer) is SGD and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The lower step size {rate:g} exceeds 2/λ_max = {2.0 / curvature:.3g} of the lower Hessian (measured "
+                f"on a batch), beyond which gradient descent diverges. About {1.0 / curvature:.2g} is a good choice.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _warm_step(self, draw: Draw, encodings: Encodings | None) -> None:
+        self.guard.begin_step()
         point = self.problem.at(draw, self.ledger, encodings)
         self.descend(point)
         self.guard.settle(self.lower_optimizer)

@@ -21,27 +21,38 @@ class Info:
         lower_loss: g on the first lower batch, before the step.
         z: The estimate of [∇²yy g]⁻¹ ∇y f.
 
-    Further quantities of an algorithm are attributes under the name they have in its maths block.
+    Further quantities of an algorithm (m, v, ...) are attributes under the name they have in its maths block. Those
+    that lie in the optimiser, like the hypergradient in `x.grad`, are to be had until the next step.
     """
 
     def __init__(self, solver: Algorithm, upper_loss: Tensor, lower_loss: Tensor, **quantities: Any) -> None:
         self.upper_loss = upper_loss.detach()
         self.lower_loss = lower_loss.detach()
-        self._solver, self._step = solver, solver.steps
-        for name, value in quantities.items():
-            setattr(self, name, value)
+        self._solver, self._begun = solver, solver.begun
+        self._late = {name: value for name, value in quantities.items() if callable(value)}
+        for name in quantities.keys() - self._late.keys():
+            setattr(self, name, quantities[name])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._late:
+            raise AttributeError(f"Info has no {name!r}.")
+        self._refuse_if_gone(name)
+        return self._late[name]()
 
     @property
     def hypergradient(self) -> Vector:
         """h_t as a flat list of tensors. It is what lies in `x.grad`, so it is to be had until the next step."""
-        gradient = [p.grad for p in self._solver.problem.x]
-        if self._solver.steps != self._step + 1 or any(part is None for part in gradient):
+        self._refuse_if_gone("hypergradient")
+        return [p.grad.detach() for p in self._solver.problem.x if p.grad is not None]
+
+    def _refuse_if_gone(self, name: str) -> None:
+        if self._solver.begun != self._begun or self._solver.problem.x[0].grad is None:
             raise StateError(
-                f"The hypergradient of step {self._step} is gone: x.grad was cleared or filled anew since. It costs "
+                f"The {name} of this step is gone: the solver has begun another one, or x.grad was cleared. It costs "
                 "nothing because it is not copied; read it right after its step."
             )
-        return [part.detach() for part in gradient if part is not None]
 
     def __repr__(self) -> str:
-        names = [name for name in vars(self) if not name.startswith("_")]
-        return f"Info({', '.join(names)}, hypergradient)"
+        if self.upper_loss.device.type == "cpu":  # reading numbers from a GPU would make it wait
+            return f"Info(upper_loss={float(self.upper_loss):.6g}, lower_loss={float(self.lower_loss):.6g})"
+        return f"Info({', '.join(name for name in vars(self) if not name.startswith('_'))})"

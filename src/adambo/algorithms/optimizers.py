@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch.optim import SGD, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 
 from adambo.errors import SettingError
 from adambo.processes import is_sharded
@@ -29,8 +29,12 @@ def fitting(optimizer: Optimizer, parameters: Vector, name: str, variable: str) 
     """`optimizer`, if it moves just these parameters."""
     if not isinstance(optimizer, Optimizer):
         raise SettingError(f"{name} is a {type(optimizer).__name__}, not a torch.optim.Optimizer.")
+    if isinstance(optimizer, LBFGS):
+        raise SettingError(
+            f"{name}=LBFGS calls its loss several times per step; a stochastic method cannot offer that."
+        )
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    if {id(p) for p in held} != {id(p) for p in parameters}:
+    if {id(p) for p in held if p.requires_grad} != {id(p) for p in parameters}:
         raise SettingError(
             f"{name} holds {len(held)} tensors which are not the {len(parameters)} of {variable}. It must move all of "
             f"{variable} and nothing else: build it from problem.{variable}."

@@ -25,7 +25,10 @@ def saved(solver: Algorithm) -> dict[str, Any]:
             "y": [p.detach() for p in solver.problem.y],
             "upper_optimizer": solver.upper_optimizer.state_dict(),
             "lower_optimizer": solver.lower_optimizer.state_dict(),
-            "inverse": None if solver.inverse is None else solver.inverse.state_dict(),
+            "inverse": None
+            if solver.inverse is None
+            else {"kind": type(solver.inverse).__name__, "state": solver.inverse.state_dict()},
+            "buffers": list(solver.problem.buffers),
             "ledger": solver.ledger.as_dict(),
             "own": solver.own_state(),
         }
@@ -50,25 +53,45 @@ def load(solver: Algorithm, state: dict[str, Any]) -> None:
 
 
 def _check(solver: Algorithm, state: dict[str, Any]) -> None:
-    names = {"algorithm", "steps", "x", "y", "upper_optimizer", "lower_optimizer", "inverse", "ledger", "own"}
+    names = {
+        "algorithm",
+        "steps",
+        "x",
+        "y",
+        "upper_optimizer",
+        "lower_optimizer",
+        "inverse",
+        "buffers",
+        "ledger",
+        "own",
+    }
     if not isinstance(state, dict) or set(state) != names:
         came = sorted(state) if isinstance(state, dict) else type(state).__name__
-        raise StateError(f"The state of a solver has {sorted(names)}, but this one has {came}.")
+        raise StateError(
+            f"The state of a solver has {sorted(names)}, but this one has {came}. Give what state_dict() returned."
+        )
     if state["algorithm"] != type(solver).__name__:
         raise StateError(
             f"This state was saved by {state['algorithm']}; it cannot continue as {type(solver).__name__}."
         )
-    for name in ("x", "y"):
-        mine, theirs = ([tuple(t.shape) for t in part] for part in (getattr(solver.problem, name), state[name]))
+    for name in ("x", "y", "buffers"):
+        mine, theirs = (_forms(part) for part in (getattr(solver.problem, name), state[name]))
         if mine != theirs:
             raise StateError(
-                f"The state has {name} of shapes {theirs}, but the problem has {mine}. Build the problem with the same "
+                f"The state has {name} as {theirs}, but the problem has {mine}. Build the problem with the same "
                 "model before loading."
             )
     for name in ("upper_optimizer", "lower_optimizer"):
         _check_optimizer(getattr(solver, name), state[name], name)
-    if (state["inverse"] is None) != (solver.inverse is None):
-        raise StateError("The state and this solver do not agree on whether there is an inverse.")
+    kind = None if state["inverse"] is None else state["inverse"]["kind"]
+    if kind != (None if solver.inverse is None else type(solver.inverse).__name__):
+        raise StateError(
+            f"The state was saved with inverse={kind}, but this solver has {type(solver.inverse).__name__}."
+        )
+
+
+def _forms(tensors: list[Tensor]) -> list[str]:
+    return [f"{tuple(t.shape)} of {t.dtype}" for t in tensors]
 
 
 def _check_optimizer(optimizer: Optimizer, state: dict[str, Any], name: str) -> None:
@@ -78,8 +101,8 @@ def _check_optimizer(optimizer: Optimizer, state: dict[str, Any], name: str) -> 
     )
     if mine != saved:
         raise StateError(
-            f"The state's {name} has {[n for n, _ in saved]} parameters in its groups and other settings than this "
-            f"{type(optimizer).__name__}, which has {[n for n, _ in mine]}. Build the solver with the same optimiser."
+            f"The state's {name} has {saved} (parameters per group, and their settings), but this "
+            f"{type(optimizer).__name__} has {mine}. Build the solver with the same optimiser."
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, own in state["state"].items():
@@ -94,12 +117,13 @@ def _check_optimizer(optimizer: Optimizer, state: dict[str, Any], name: str) -> 
 def _write(solver: Algorithm, state: dict[str, Any]) -> None:
     state = copy.deepcopy(state)
     if solver.inverse is not None:
-        solver.inverse.load_state_dict(state["inverse"])
+        solver.inverse.load_state_dict(state["inverse"]["state"], solver.problem.y)
     solver.load_own_state(state["own"])
     solver.upper_optimizer.load_state_dict(state["upper_optimizer"])
     solver.lower_optimizer.load_state_dict(state["lower_optimizer"])
     solver.ledger.load(state["ledger"])
     copy_(solver.problem.x, state["x"])
     copy_(solver.problem.y, state["y"])
+    copy_(solver.problem.buffers, state["buffers"])
     solver.steps = int(state["steps"])
     solver.guard.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from adambo.algorithms.base import Algorithm
 from adambo.algorithms.info import Info
-from adambo.draws import Batch, Draw
+from adambo.draw import Batch, Draw
 from adambo.errors import StateError
 from adambo.guard import LowerState, undone_on_failure
 from adambo.lower_variable import LowerVariable, TableRows
 from adambo.point import Point
+from adambo.processes import is_sharded
 from adambo.vectors import Vector
 
 
@@ -31,11 +33,16 @@ class SurrogateSteps(Algorithm):
     _pending: tuple[_Pending, ...] = ()
 
     def step(self, draw: Draw | Batch, lower_batch: Batch = Algorithm.ABSENT) -> Info:
-        if self._pending:
-            raise StateError("A surrogate waits for its update(); finish it before a step that does everything itself.")
+        self._refuse_while_pending("a step that does everything itself")
         return super().step(draw, lower_batch)
 
     step.__doc__ = Algorithm.step.__doc__
+
+    def warm_start(self, lower_batches: Iterable[Batch]) -> None:
+        self._refuse_while_pending("a warm start")
+        super().warm_start(lower_batches)
+
+    warm_start.__doc__ = Algorithm.warm_start.__doc__
 
     def load_own_state(self, own: dict[str, Any]) -> None:
         super().load_own_state(own)
@@ -47,17 +54,23 @@ class SurrogateSteps(Algorithm):
             S = solver.surrogate(draw); S.backward(); solver.upper_optimizer.step(); solver.update()
 
         y_{t+1} is computed here, at (x_t, y_t), and written by `update`. Several surrogates before one update
-        accumulate as gradients do: x.grad adds up, and y takes the mean of the lower gradients. With
+        accumulate as gradients do: x.grad adds up (divide S by their number for a mean), and y takes the mean of the
+        lower gradients; this needs `lower_steps=1` and `hypergradient_at="current"`. With
         `hypergradient_at="updated"`, y must already be y_{t+1} when S is differentiated, so it is written here.
         With several processes, averaging x.grad is left to what owns the backward pass (DDP, FSDP2).
         """
+        if any(p.x_versions != self._x_versions() for p in self._pending):
+            raise StateError(
+                "x has moved since the last surrogate, but its y_{t+1} was not written. Call update() after "
+                "upper_optimizer.step()."
+            )
         if self._pending and (self.lower_steps > 1 or self.hypergradient_at == "updated"):
             raise StateError(
                 f"A surrogate waits for update(), and with lower_steps={self.lower_steps}, hypergradient_at="
                 f"'{self.hypergradient_at}' there is no mean of two of them: each starts from the same y. Call "
                 "update() after every surrogate, or accumulate with lower_steps=1, hypergradient_at='current'."
             )
-        return self._attempt(self._surrogate, self._taken(draw, lower_batch))
+        return self._attempt(self._surrogate, self._begin(draw, lower_batch))
 
     def update(self) -> None:
         """Write the y_{t+1} of the surrogates since the last update."""
@@ -71,13 +84,13 @@ class SurrogateSteps(Algorithm):
             elif gradients:
                 y.descend(_mean(gradients, self._pending, y), self.lower_optimizer, self.guard.apply)
             if not self.guard.on_host:
-                y.assign(self.guard.masked(y.values(), before.values))
+                before.restore(where=self.guard)
         y.write_back()
         for pending in self._pending:
             if self.inverse is not None:
-                self.inverse.accept(pending.point, self.guard)
-        for p in self.problem.y:
-            p.grad = None  # what S.backward() left there is no lower gradient
+                self.inverse.accept(pending.point, pending.z, self.guard)
+        for p in (*self.problem.x, *self.problem.y):
+            p.grad = None  # used up in x; and what S.backward() left in y is no lower gradient
         self.guard.end_step()
         self._pending = ()
         self.steps += 1
@@ -101,13 +114,24 @@ class SurrogateSteps(Algorithm):
                 before.restore()
             z = self.solve(point)
             S = point.surrogate(z)
-            self.guard.admit("The surrogate", S)
+            self.guard.watch("the surrogate", S)
             if self.lower_steps == 1 and self.hypergradient_at == "current":
                 g, gradient = point.lower_gradient()
-                self.guard.admit("The lower loss", g, *gradient)
+                self.guard.watch("the lower loss", g, *gradient)
             self.guard.settle(self.lower_optimizer)
-        self._pending = (*self._pending, _Pending(point, gradient, after))
+        self._pending = (*self._pending, _Pending(point, z, gradient, after, self._x_versions()))
         return S
+
+    @property
+    def _waiting(self) -> int:  # type: ignore[override]
+        return len(self._pending)
+
+    def _x_versions(self) -> list[int]:
+        return [p._version for p in self.problem.x if not is_sharded(p)]
+
+    def _refuse_while_pending(self, what: str) -> None:
+        if self._pending:
+            raise StateError(f"A surrogate waits for its update(); finish it before {what}.")
 
 
 @dataclass
@@ -115,8 +139,10 @@ class _Pending:
     """A surrogate whose y_{t+1} is not written yet: a lower gradient, or the state after several lower steps."""
 
     point: Point
+    z: Vector
     gradient: Vector | None
     after: LowerState | None
+    x_versions: list[int]
 
 
 def _ids(pending: tuple[_Pending, ...]) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
-from adambo.draws import Needs
+from adambo.draw import Needs
 from adambo.errors import StateError
 from adambo.guard import Guard
 from adambo.point import Point
@@ -15,29 +16,43 @@ from adambo.vectors import Vector
 class Inverse(ABC):
     """Solves ∇²yy g z = v approximately. Subclasses give `needs` and `solve`; the rest is for those with a memory.
 
-    One object belongs to one solver.
+    One object belongs to one solver: a second solver takes a copy, as it was before the first used it.
     """
 
     needs: Needs
+    _unused: Inverse | None = None
+
+    def taken(self) -> Inverse:
+        """The object for one solver."""
+        if self._unused is not None:
+            return copy.deepcopy(self._unused).taken()
+        self._unused = copy.deepcopy(self)
+        return self
+
+    @property
+    def largest_curvature(self) -> float | None:
+        """The largest eigenvalue of the lower Hessian, where it has been measured."""
+        return None
 
     def prepare(self, point: Point, step: int) -> None:
         """Learn what is needed of the Hessian before step number `step` solves anything with it."""
 
-    def draw_level(self) -> int | None:
-        """A truncation level for a draw that has none; None where nothing is truncated at random."""
+    def draw_level(self, ahead: int = 0) -> int | None:
+        """A truncation level for a draw that has none, `ahead` draws from now; None where there are no levels."""
         return None
 
     @abstractmethod
     def solve(self, point: Point, v: Vector) -> Vector:
         """z ≈ [∇²yy g]⁻¹ v at `point`."""
 
-    def accept(self, point: Point, guard: Guard) -> None:
-        """The step has succeeded: what `solve` found may be remembered."""
+    def accept(self, point: Point, z: Vector, guard: Guard) -> None:
+        """The step has succeeded: what `solve` found at `point` may be remembered."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], y: Vector) -> None:
+        """Continue from `state`, for a lower variable like `y`."""
         if state:
             raise StateError(f"{type(self).__name__} has no state, but {sorted(state)} were given.")
 

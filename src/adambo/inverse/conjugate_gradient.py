@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
-from adambo.draws import Needs
+from adambo.draw import Needs
 from adambo.errors import SettingError
 from adambo.inverse.base import Inverse
 from adambo.point import Point
@@ -43,17 +45,24 @@ class ConjugateGradient(Inverse):
         blocks = point.y.blocks
         r = p = as_blocks(v, blocks)
         z = torch.zeros_like(r)
-        rr = start = _dots(r, r)
+        rr = start = curvature = _dots(r, r)
         for _ in range(self.iterations):
             product = as_blocks(point.hessian(from_blocks(p, v)), blocks) + self.damping * p
             curvature = _dots(p, product)
-            moving = (rr > self.tolerance**2 * start) & (curvature > 0)
+            moving = (rr > self.tolerance**2 * start) & ~(curvature <= 0)  # NaN moves on, and the guard finds it
             alpha = torch.where(moving, rr / torch.where(moving, curvature, 1.0), 0.0)
             z = z + alpha * p
             r = r - alpha * product
             new = _dots(r, r)
             p = r + torch.where(moving, new / torch.where(moving, rr, 1.0), 0.0) * p
             rr = new
+        if not z.is_cuda and ((curvature <= 0) & (rr > self.tolerance**2 * start)).any():
+            warnings.warn(
+                "Conjugate gradients met a direction in which the lower loss is not convex, and stopped there: z is "
+                "incomplete. Add a regulariser to the lower loss, or damping=... here.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return from_blocks(z, v)
 
 

@@ -69,8 +69,8 @@ class Curvature:
         lowest, largest = -float(found[0]), float(found[1])
         if not largest < float("inf"):
             raise NonFiniteError(
-                "The lower Hessian is NaN or infinite at this point, so no Neumann step can be chosen and nothing was "
-                "changed. Check the lower loss for NaN, infinities or a kink (sqrt or norm at zero)."
+                "The lower loss, or its Hessian, is NaN or infinite at this point, so no Neumann step can be chosen. "
+                "Nothing was changed. Look at the lower batch, and for a kink in the loss (sqrt or norm at zero)."
             )
         if largest == 0.0:
             raise CurvatureError(

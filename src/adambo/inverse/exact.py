@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from adambo.draws import Needs
+from adambo.draw import Needs
 from adambo.errors import CurvatureError
 from adambo.inverse.base import Inverse
 from adambo.point import Point

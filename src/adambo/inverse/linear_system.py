@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from adambo.draws import Needs
-from adambo.errors import SettingError
+from adambo.draw import Needs
+from adambo.errors import SettingError, StateError
 from adambo.guard import Guard
 from adambo.inverse.base import Inverse, unpacked
 from adambo.point import Point
@@ -34,24 +34,25 @@ class LinearSystem(Inverse):
         self.lr, self.steps = lr, steps
         self.needs = Needs(hessian=steps)
         self._z: Vector | None = None
-        self._found: Vector = []
 
     def solve(self, point: Point, v: Vector) -> Vector:
-        z = zeros(v) if self._z is None else point.y.read(self._z)
+        z = zeros(v) if self._z is None else point.y.of_state(self._z)
         for index in range(self.steps):
             residual = point.hessian(z, index)
             z = added(z, residual, -self.lr)
             add_(z, v, self.lr)
-        self._found = z
         return z
 
-    def accept(self, point: Point, guard: Guard) -> None:
+    def accept(self, point: Point, z: Vector, guard: Guard) -> None:
         if self._z is None:
             self._z = zeros(point.problem.y)
-        point.y.write(self._z, guard.masked(self._found, point.y.read(self._z)))
+        point.y.write_state(self._z, guard.masked(z, point.y.of_state(self._z)))
 
     def state_dict(self) -> dict[str, Any]:
         return {"z": self._z}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._z = unpacked(state, {"z"}, "LinearSystem")["z"]
+    def load_state_dict(self, state: dict[str, Any], y: Vector) -> None:
+        z = unpacked(state, {"z"}, "LinearSystem")["z"]
+        if z is not None and [t.shape for t in z] != [t.shape for t in y]:
+            raise StateError(f"The state has z of shapes {[tuple(t.shape) for t in z]}, which are not those of y.")
+        self._z = z

@@ -8,18 +8,21 @@ Q                terms (StocBiO and VRBO count products instead: Q products are 
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
-from adambo.draws import Needs
+from adambo.draw import Needs
 from adambo.errors import CurvatureError, SettingError
 from adambo.guard import Guard
 from adambo.inverse.base import Inverse, unpacked
 from adambo.inverse.curvature import Curvature
 from adambo.point import Point
-from adambo.vectors import Vector, add_, added, scaled
+from adambo.vectors import Vector, add_, added, as_blocks, norm, scaled
 
 Samples = Literal["chained", "independent", "prefix", "shared", "random"]
 Factor = Callable[[int, Vector], Vector]
@@ -40,7 +43,8 @@ class Neumann(Inverse):
         products: Number of products, for those who count them: terms = products + 1.
         step: s. It converges for s < 2/λ_max, and an explicit number above that is refused. "auto" takes
             s = 1/(1.25 λ_max). λ_max is estimated by power iteration in the first step and refreshed in the steps
-            1, 2, 4, …, 128, 256, 384, … (`Curvature`), counted in the ledger under `curvature_vector`.
+            1, 2, 4, …, 128, 256, 384, … (`Curvature`), counted in the ledger under `curvature_vector`; and at once (on
+            CUDA: as an error) where a series has grown beyond what s ≤ 2/λ_max allows.
         samples: Which of the estimators above.
 
     Example:
@@ -75,7 +79,8 @@ class Neumann(Inverse):
         self.samples = samples
         self._asked = step
         self._curvature = Curvature()
-        self._levels = self._levels_after = torch.Generator().manual_seed(0).get_state()
+        self._levels_drawn = 0
+        self._warned = False
         factors = {"independent": self.terms * (self.terms - 1) // 2, "shared": min(1, self.terms - 1)}
         self.needs = Needs(
             hessian=factors.get(samples, self.terms - 1), levels=self.terms if samples == "random" else 0
@@ -90,11 +95,17 @@ class Neumann(Inverse):
             raise CurvatureError("The automatic Neumann step is chosen in the first step of the solver, not before.")
         return 1.0 / (SAFETY * self._curvature.largest)
 
+    @property
+    def largest_curvature(self) -> float | None:
+        return self._curvature.largest
+
     def prepare(self, point: Point, step: int) -> None:
         self._curvature.begin_step()
         if not self._curvature.is_due(point, step):
             return
-        largest = self._curvature.estimate(point, step)
+        self._check(self._curvature.estimate(point, step))
+
+    def _check(self, largest: float) -> None:
         if self._asked != "auto" and self._asked > 2.0 / largest:
             raise CurvatureError(
                 f"Neumann(step={self._asked:g}) exceeds 2/λ_max = {2.0 / largest:.6g} (the largest eigenvalue of the "
@@ -102,21 +113,50 @@ class Neumann(Inverse):
                 f"below {1.0 / largest:.3g}."
             )
 
-    def draw_level(self) -> int | None:
-        """A truncation level for a draw that has none."""
+    def draw_level(self, ahead: int = 0) -> int | None:
         if self.samples != "random":
             return None
-        generator = torch.Generator()
-        generator.set_state(self._levels)
-        level = int(torch.randint(self.terms, (), generator=generator))
-        self._levels_after = generator.get_state()
-        return level
+        generator = torch.Generator().manual_seed(self._levels_drawn + ahead)
+        return int(torch.randint(self.terms, (), generator=generator))
 
-    def accept(self, point: Point, guard: Guard) -> None:
+    def accept(self, point: Point, z: Vector, guard: Guard) -> None:
         self._curvature.accept()
-        self._levels = self._levels_after
+        self._levels_drawn += 1
 
     def solve(self, point: Point, v: Vector) -> Vector:
+        z = self._series(point, v)
+        excess = self._excess(point, z, v)
+        if z[0].is_cuda:
+            # No waiting: a series that has exploded becomes NaN, and the guard reports it.
+            return [torch.where(excess > 100.0, torch.nan, t) for t in z]
+        if 1.001 < excess < math.inf:  # one, and rounding; what is not finite is the guard's
+            # The curvature has grown since it was measured, or this batch is sharper than those before.
+            self._check(self._curvature.estimate(point, 0))
+            z = self._series(point, v)
+            self._warn_of_growth(float(self._excess(point, z, v)))
+        return z
+
+    def _excess(self, point: Point, z: Vector, v: Vector) -> Tensor:
+        """‖z‖ / (s Q ‖v‖) of the worst task: at most 1 where no factor I − s ∇²yy g expands, which is s ≤ 2/λ_max."""
+        if point.y.blocks == 1:
+            found, given = norm(z), norm(v)
+        else:
+            found, given = (torch.linalg.vector_norm(as_blocks(t, point.y.blocks), dim=1) for t in (z, v))
+        ratio: Tensor = found / (self.step * self.terms * given).clamp_min(torch.finfo(given.dtype).tiny)
+        return ratio.max()
+
+    def _warn_of_growth(self, excess: float) -> None:
+        if excess > 1.001 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"The Neumann series grows where it should shrink: z is {excess:.3g} times what its terms may add up "
+                f"to with step={self.step:.3g}. The lower loss is not convex in y there: add a regulariser, or use "
+                "fewer terms.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _series(self, point: Point, v: Vector) -> Vector:
         s = self.step
 
         def factor(index: int, w: Vector) -> Vector:
@@ -125,16 +165,17 @@ class Neumann(Inverse):
 
         series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
         if self.samples == "random":
-            return scaled(_product(factor, v, len(point.draw.hessian)), s * self.terms)
+            level = point.draw.level
+            return scaled(_product(factor, v, len(point.draw.hessian) if level is None else level), s * self.terms)
         return scaled(series[self.samples](factor, v, self.terms), s)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curvature": self._curvature.state_dict(), "levels": self._levels}
+        return {"curvature": self._curvature.state_dict(), "levels": self._levels_drawn}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], y: Vector) -> None:
         state = unpacked(state, {"curvature", "levels"}, "Neumann")
         self._curvature.load_state_dict(state["curvature"])
-        self._levels = self._levels_after = state["levels"].to("cpu")
+        self._levels_drawn = int(state["levels"])
 
 
 def _independent(factor: Factor, v: Vector, terms: int) -> Vector:

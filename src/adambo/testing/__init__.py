@@ -7,6 +7,11 @@
 runs the whole contract under pytest.
 """
 
+import sys
+
+if sys.modules.get("pytest") is not None:  # then its messages show the values in the contract's assertions
+    sys.modules["pytest"].register_assert_rewrite("adambo.testing.contract")
+
 from adambo.testing.auc import AUC
 from adambo.testing.contract import AlgorithmContract, raises, same
 from adambo.testing.known_problem import KnownProblem, divided, flat, normal, spd

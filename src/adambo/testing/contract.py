@@ -12,6 +12,7 @@ Run it with pytest. Nothing here imports pytest: the methods are plain functions
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from adambo.algorithms import Algorithm
-from adambo.draws import ROLES, Draw
+from adambo.draw import ROLES, Draw
 from adambo.errors import NonFiniteError, SampleError
 from adambo.problem import Problem
 from adambo.stream import DrawStream, draws
@@ -33,7 +34,7 @@ from adambo.testing.task_quadratics import TaskQuadratics
 Make = Callable[[], Problem]
 
 
-class AlgorithmContract:
+class AlgorithmContract(ABC):
     """Inherit, define `make`, and set what differs.
 
     Attributes:
@@ -61,9 +62,9 @@ class AlgorithmContract:
     stacks_tasks: bool = True
     takes_encoder_head: bool = True
 
+    @abstractmethod
     def make(self, problem: Problem, **settings: Any) -> Algorithm:
         """The solver under test; settings are `lr` and `lower_lr`."""
-        raise NotImplementedError("A contract needs make(problem, **settings): return your solver.")
 
     def expected_point(self, known: Quadratic) -> Tensor:
         """Where the method ends up; a truncated series rests at `known.resting_point(P)`."""

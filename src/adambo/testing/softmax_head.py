@@ -92,7 +92,7 @@ class RidgeSoftmaxHead(KnownProblem):
 
     @property
     def optimum(self) -> Tensor:
-        raise NotImplementedError("phi is not convex here; compare gradients, or values of phi.")
+        raise AttributeError("phi is not convex here, so no optimum is known; compare gradients, or values of phi.")
 
     def encoder_head_problem(self) -> EncoderHeadProblem:
         """The same problem, with the structure stated."""

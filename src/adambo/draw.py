@@ -8,7 +8,7 @@ forward is then computed once) is decided by whoever builds the draw.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from torch import Tensor
@@ -30,7 +30,7 @@ class Needs:
     lower: int = 0
     cross: int = 0
     hessian: int = 0
-    levels: int = 0
+    levels: int = field(default=0, compare=False)
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -75,7 +75,13 @@ class Draw:
     def trimmed(self, needs: Needs, taker: str) -> Draw:
         """Just what `taker` uses of this draw: extra batches go, too few are an error."""
         for role in ROLES:
-            have, need = len(getattr(self, role)), getattr(needs, role)
+            batches, need = getattr(self, role), getattr(needs, role)
+            if not isinstance(batches, Sequence) or isinstance(batches, str):
+                raise SampleError(
+                    f"Draw({role}=...) takes a sequence of batches, but came {type(batches).__name__}. For one batch "
+                    f"write {role}=(batch,)."
+                )
+            have = len(batches)
             if have < need:
                 raise SampleError(
                     f"{taker} needs {need} {role} batch{'es' if need > 1 else ''} per step, but the draw holds {have}. "
