@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import adambo
 from adambo import AdamBO, ConjugateGradient, Draw, Exact, Neumann, SettingError, StateError, draws
 from adambo.testing import Quadratic, StochasticQuadratic, TaskQuadratics, UnboundedSmooth, flat, same
 
@@ -350,3 +351,90 @@ def test_an_update_leaves_nothing_in_the_gradient_of_y(at, lower_steps):
     solver = exact(Quadratic(), lower_steps=lower_steps, hypergradient_at=at)
     surrogate_step(solver, Draw.of(0, 0, solver.needs))
     assert all(p.grad is None for p in solver.problem.y)
+
+
+def test_the_surrogate_loop_of_the_contract_makes_the_steps_of_step():
+    ends = []
+    for halves in (False, True):
+        problem = StochasticQuadratic().problem()
+        solver = AdamBO(problem, lr=0.05, lower_lr=0.1)
+        for t in range(4):
+            if halves:
+                S = solver.surrogate([t % 3], [(t + 1) % 3])
+                S.backward()
+                solver.upper_optimizer.step()
+                solver.update()
+            else:
+                solver.step([t % 3], [(t + 1) % 3])
+        ends.append([p.detach() for p in (*problem.x, *problem.y)])
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-14)
+
+
+def test_a_surrogate_whose_update_was_forgotten_is_noticed():
+    solver = AdamBO(StochasticQuadratic().problem())
+    solver.surrogate([0], [1]).backward()
+    solver.upper_optimizer.step()
+    with pytest.raises(adambo.StateError, match=r"Call update\(\)"):
+        solver.surrogate([0], [1])
+
+
+def test_the_moments_of_adam_are_told_under_their_names_until_the_next_step():
+    solver = AdamBO(StochasticQuadratic().problem(), beta=0.3, beta_sq=0.2)
+    info = solver.step([0], [1])
+    for m, v, h in zip(info.m, info.v, info.hypergradient, strict=True):
+        torch.testing.assert_close(m, 0.3 * h)
+        torch.testing.assert_close(v, 0.2 * h.square())
+    solver.surrogate([0], [1])
+    with pytest.raises(adambo.StateError, match="is gone"):
+        _ = info.hypergradient
+
+
+def test_two_solvers_with_one_inverse_object_do_not_share_what_they_learn():
+    inverse = Neumann(terms=3)
+    first, second = (AdamBO(StochasticQuadratic().problem(), inverse=inverse) for _ in range(2))
+    first.step([0], [1])
+    assert first.inverse is inverse
+    assert second.inverse is not inverse
+    assert second.inverse.largest_curvature is None
+
+
+def test_a_bad_batch_leaves_the_buffers_of_the_modules_alone():
+    norm = torch.nn.BatchNorm1d(4).double()
+    encoder, head = torch.nn.Sequential(torch.nn.Linear(5, 4).double(), norm), torch.nn.Linear(4, 1).double()
+    problem = adambo.EncoderHeadProblem(
+        encoder,
+        upper=lambda h, b: head(h).square().mean(),
+        lower=lambda h, b: (head(h) - 1).square().mean() + head.weight.square().sum(),
+        x=encoder,
+        y=head,
+    )
+    solver = AdamBO(problem)
+    good, bad = torch.randn(8, 5, dtype=torch.double), torch.full((8, 5), float("nan"), dtype=torch.double)
+    solver.step(good, good)
+    before = solver.state_dict()
+    with pytest.raises(adambo.NonFiniteError):
+        solver.step(bad, good)
+    assert same(solver.state_dict()["buffers"], before["buffers"])
+    adambo.check_hypergradient(problem, Draw(upper=(good,), cross=(good,)))
+    assert same(solver.state_dict()["buffers"], before["buffers"])
+
+
+def test_a_lower_step_size_beyond_two_over_the_curvature_is_warned_of_once():
+    solver = AdamBO(StochasticQuadratic().problem(), lower_lr=5.0)
+    with pytest.warns(RuntimeWarning, match="lower step size 5 exceeds"):
+        solver.step([0], [1])
+    solver.step([0], [1])
+
+
+def test_betas_in_the_convention_of_pytorch_are_warned_of():
+    with pytest.warns(UserWarning, match=r"beta=0\.1, beta_sq=0\.001"):
+        AdamBO(StochasticQuadratic().problem(), beta=0.9, beta_sq=0.999)
+
+
+def test_the_time_of_a_warm_start_grows_with_its_length_and_not_with_its_square():
+    solver = AdamBO(StochasticQuadratic().problem())
+    solver.warm_start([[k % 3] for k in range(50)])
+    assert sum(len(tensors) for tensors in solver.guard._admitted.values()) == 0
+    solver.warm_start(iter([[0], [1]]))
+    assert solver.ledger.grad_y_g == 52

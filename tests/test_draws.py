@@ -348,3 +348,33 @@ def test_every_warm_start_batch_is_counted_also_where_it_takes_the_memory_of_an_
     solver.warm_start(torch.tensor(0.1 * k) for k in range(20))
     assert solver.ledger.grad_y_g == 20
     assert solver.ledger.samples == 20
+
+
+def test_all_batches_of_a_step_are_about_the_tasks_that_were_drawn_for_it():
+    def tasks(generator):
+        return torch.randperm(30, generator=generator)[:4].tolist()
+
+    def source(generator, ids):
+        return ids, float(torch.rand((), generator=generator))
+
+    needs = adambo.Needs(upper=1, lower=2, cross=1, hessian=3)
+    stream = adambo.draws(source, source, needs, tasks=tasks)
+    seen = []
+    for _ in range(5):
+        batches = everything(next(stream))
+        assert len({tuple(ids) for ids, _ in batches}) == 1
+        assert len({number for _, number in batches}) == 7
+        seen.append(tuple(batches[0][0]))
+    assert len(set(seen)) > 1
+    assert len({tuple(ids) for ids, _ in stream.warm_start_batches(5)}) > 1
+
+
+@pytest.mark.parametrize("source", [range(6), deque([1, 2, 3, 4])], ids=["range", "deque"])
+def test_any_iterable_of_batches_is_a_source(source):
+    assert next(adambo.draws(source, source, adambo.Needs(upper=1, lower=2))).lower[1] == list(source)[1]
+
+
+def test_a_batch_size_for_a_loader_that_makes_its_own_batches_is_refused():
+    loader = torch.utils.data.DataLoader(range(8), batch_size=2)
+    with pytest.raises(adambo.SettingError, match="makes its own batches"):
+        adambo.draws(loader, loader, adambo.Needs(upper=1, lower=1), batch_size=4)

@@ -259,3 +259,38 @@ def test_resume_is_bit_exact():
             solver.step(data[t % 6], data[(t + 1) % 6])
         ends.append([p.detach() for p in (*solver.problem.x, *solver.problem.y)])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("tasks", [False, True], ids=["one head", "stacked heads"])
+def test_a_bad_batch_undoes_a_warm_start(tasks):
+    if tasks:
+        problem, bad = task_problem("cuda"), task_batch("cuda", [1, 2, 3])
+        good = task_batch("cuda", [3, 4, 5])
+    else:
+        problem, (good, bad) = head_problem(), batches(n=2)
+    bad[0][:] = float("nan")
+    solver = adambo.AdamBO(problem, lower_lr=0.1)
+    before = [p.detach().clone() for p in problem.y]
+    solver.warm_start([good, bad, good])
+    with pytest.raises(adambo.NonFiniteError):
+        solver.check()
+    assert solver.steps == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, problem.y, strict=True))
+    solver.warm_start([good])
+    solver.step(good, good)
+    solver.check()
+    assert solver.steps == 1
+
+
+def test_a_series_that_explodes_on_the_device_is_reported():
+    curvature = torch.ones((), device="cuda", dtype=torch.float64)
+    x, y = (torch.zeros(2, device="cuda", dtype=torch.float64, requires_grad=True) for _ in range(2))
+    problem = adambo.Problem(lambda b: (y - 1).square().sum(), lambda b: 0.5 * curvature * (y - x).square().sum(), x, y)
+    solver = adambo.AdamBO(problem, lower_lr=0.0, inverse=adambo.Neumann(terms=20))
+    for _ in range(5):
+        solver.step(0, 0)
+    curvature.fill_(30.0)
+    solver.step(0, 0)
+    with pytest.raises(adambo.NonFiniteError):
+        solver.check()
+    assert solver.steps == 5

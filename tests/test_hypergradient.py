@@ -7,6 +7,7 @@ import torch
 from torch.autograd.functional import hessian as dense_hessian
 from torch.autograd.functional import jacobian as dense_jacobian
 
+import adambo
 from adambo import AdamBO, Draw, Exact, Neumann, Problem, SettingError, check_hypergradient
 from adambo.testing import (
     AUC,
@@ -336,3 +337,45 @@ def test_a_loss_that_never_sees_y_is_refused():
     problem = Problem(lambda b: x.sum(), lambda b: (y - x).square().sum(), x, y)
     with pytest.raises(ValueError, match="does not depend on y"):
         AdamBO(problem).step(0, 0)
+
+
+def test_a_check_that_finds_nan_has_not_passed():
+    numbers = {"hessian": 0.0, "cross": 0.0, "estimate": 0.0, "residual": 0.0, "tolerance": 1e-3}
+    assert not adambo.HypergradientCheck(hypergradient=float("nan"), **numbers).passed
+    assert adambo.HypergradientCheck(hypergradient=1e-4, **numbers).passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tasks", [5, 2000])
+def test_the_check_does_not_depend_on_how_many_tasks_are_stacked(tasks, dtype):
+    torch.manual_seed(0)
+    encoder, table = torch.nn.Linear(3, 4).to(dtype), torch.nn.Parameter(torch.randn(tasks, 4, dtype=dtype))
+
+    def loss(features, batch):
+        return torch.nn.functional.softplus((features * table[batch[1]]).sum(1)).mean()
+
+    problem = adambo.EncoderHeadProblem(
+        encoder=lambda b: encoder(b[0]),
+        upper=loss,
+        lower=lambda h, b: 3 * loss(h, b) + 0.5 * table[b[1]].square().sum(),
+        x=encoder,
+        y=[table],
+        tasks=lambda b: b[1],
+    )
+    batch = (torch.randn(3, 3, dtype=dtype), torch.tensor([0, 2, 4]))
+    check = adambo.check_hypergradient(problem, adambo.Draw(upper=(batch,), cross=(batch,)))
+    assert check.passed, check
+
+
+def test_values_that_cannot_be_exchanged_are_refused_and_nothing_moves():
+    problem = Quadratic().problem()
+    before = [p.detach().clone() for p in problem.x]
+    shared = torch.zeros(8, dtype=torch.double)
+    for bad in (
+        [p.detach().float() for p in problem.x],
+        [shared[: p.numel()].view_as(p) for p in problem.x],
+        [torch.zeros((), dtype=torch.double).expand_as(p) for p in problem.x],
+    ):
+        with pytest.raises(adambo.ProblemError, match="moved_to"), problem.moved_to(x=bad):
+            pass
+    assert all(torch.equal(a, b) for a, b in zip(before, problem.x, strict=True))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
 
+import adambo
 from adambo import AdamBO, CurvatureError, Draw, LinearSystem, Neumann, Problem, SettingError, draws
 from adambo.testing import Quadratic, StochasticQuadratic, TaskQuadratics, divided, flat, normal, spd
 
@@ -247,3 +248,60 @@ def test_the_random_numbers_of_the_program_stay_as_they_were(estimator):
         solver.step(0, 0)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
+
+
+def curvature_problem(curvature):
+    x, y = torch.zeros(1, dtype=torch.double), torch.zeros(1, dtype=torch.double)
+    x.requires_grad_(), y.requires_grad_()
+    return adambo.Problem(
+        upper=lambda b: (y - 1).square().sum(), lower=lambda b: 0.5 * curvature[0] * (y - x).square().sum(), x=x, y=y
+    )
+
+
+def test_a_curvature_that_jumps_between_two_refreshes_is_noticed_and_the_step_follows():
+    curvature = [1.0]
+    solver = adambo.AdamBO(curvature_problem(curvature), lr=0.0, lower_lr=0.0, inverse=adambo.Neumann(terms=30))
+    for _ in range(5):
+        solver.step(0, 0)
+    curvature[0] = 30.0
+    info = solver.step(0, 0)  # step 5: no refresh is due
+    assert float(info.z[0]) == pytest.approx(-2.0 / 30.0, rel=1e-3)
+
+
+def test_an_explicit_step_is_refused_when_the_curvature_outgrows_it():
+    curvature = [1.0]
+    solver = adambo.AdamBO(
+        curvature_problem(curvature), lr=0.0, lower_lr=0.0, inverse=adambo.Neumann(terms=4, step=0.5)
+    )
+    for _ in range(5):
+        solver.step(0, 0)
+    curvature[0] = 30.0
+    with pytest.raises(adambo.CurvatureError, match=r"step=0\.5.*0\.0666667"):
+        solver.step(0, 0)
+    assert solver.steps == 5
+
+
+def test_a_series_that_grows_along_negative_curvature_is_warned_of():
+    H = torch.diag(torch.tensor([-0.5, 1.0, 2.0, 3.0], dtype=torch.double))
+    x, y = torch.zeros(1, dtype=torch.double).requires_grad_(), torch.ones(4, dtype=torch.double).requires_grad_()
+    problem = adambo.Problem(lambda b: y.sum(), lambda b: 0.5 * y @ H @ y + x.sum() * y.sum(), x, y)
+    with pytest.warns(RuntimeWarning, match="not convex"):
+        adambo.AdamBO(problem, inverse=adambo.Neumann(terms=60)).step(0, 0)
+
+
+def test_a_level_in_the_draw_decides_how_many_products_are_made_also_without_a_solver():
+    problem = curvature_problem([2.0])
+    inverse = adambo.Neumann(terms=3, step=0.25, samples="random")
+    for level, factor in ((0, 1.0), (1, 0.5), (2, 0.25)):
+        point = problem.at(adambo.Draw(upper=(0,), cross=(0,), hessian=(0, 0), level=level))
+        assert float(inverse.solve(point, point.f_y)[0]) == pytest.approx(0.75 * factor * -2.0)
+
+
+def test_needs_are_the_four_counts_of_the_contract():
+    needs = adambo.AdamBO(curvature_problem([2.0]), inverse=adambo.Neumann(terms=3, samples="random")).needs
+    assert needs == adambo.Needs(1, 1, 1, 2)
+
+
+def test_levels_of_accumulated_surrogates_differ_as_levels_of_steps_do():
+    levels = [adambo.Neumann(terms=50, samples="random").draw_level(ahead) for ahead in range(6)]
+    assert len(set(levels)) > 3
