@@ -40,3 +40,10 @@ def test_the_readme_names_both_commands_and_ci_runs_one_of_them():
     assert "make demo" in readme
     assert "make test" in readme
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_readme_has_a_table_of_costs_with_its_command_and_machine():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "COST_TABLE" not in readme
+    assert "python benchmarks/step_cost.py" in readme
+    assert "threads" in readme
