@@ -22,7 +22,7 @@ from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.kernels import explained
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable
-from adambo.products import product
+from adambo.products import accumulate, gradient, product
 from adambo.vectors import Vector, dot, scaled, zeros
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class Point:
     def f_y(self) -> Vector:
         """∇y f on the upper batch."""
         self.ledger.grad_y_f += 1
-        gradient = torch.autograd.grad(self.f, self.y.leaves, retain_graph=True, allow_unused=True)
-        return self.y.average(self.y.rows(self._filled(gradient, "upper")))
+        f_y = gradient(self.f, self.y.leaves, keep_graph=True)
+        return self.y.average(self.y.rows(self._filled(f_y, "upper")))
 
     @property
     def g(self) -> Tensor:
@@ -89,7 +89,7 @@ class Point:
             g, g_y = self._graphs[id(batch)]
         else:
             g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=False)
-            g_y = self.y.rows(self._filled(torch.autograd.grad(g, self.y.leaves, allow_unused=True), "lower"))
+            g_y = self.y.rows(self._filled(gradient(g, self.y.leaves), "lower"))
         return g.detach(), self.y.average([part.detach() for part in g_y])
 
     def hessian(self, vector: Vector, index: int = 0) -> Vector:
@@ -109,9 +109,9 @@ class Point:
         for p in self.problem.x:
             p.grad = None
         roots, weights = self._surrogate_roots(z)
-        # The parameters of FSDP2 are not the leaves of the graph, so `inputs=` would not find them; what a plain
+        # The parameters of FSDP2 are not the leaves of the graph, so naming them would not find them; what a plain
         # backward leaves in y.grad is thrown away.
-        torch.autograd.backward(roots, weights, inputs=None if self.problem.x_is_sharded else self.problem.x)
+        accumulate(roots, weights, into=() if self.problem.x_is_sharded else self.problem.x)
         if self.problem.x_is_sharded:
             for leaf in self.y.leaves:
                 leaf.grad = None
@@ -128,9 +128,8 @@ class Point:
     def hypergradient(self, z: Vector) -> Vector:
         """∇x f − ∇²xy g z as tensors; `x.grad` is not touched."""
         roots, weights = self._surrogate_roots(z)
-        gradient = torch.autograd.grad(roots, self.problem.x, weights, allow_unused=True)
-        filled = [torch.zeros_like(p) if d is None else d for p, d in zip(self.problem.x, gradient, strict=True)]
-        return self.problem.processes.average(filled)
+        h = product(roots, self.problem.x, weights, keep_graph=False)
+        return self.problem.processes.average(_zero_filled(h, self.problem.x))
 
     def surrogate(self, z: Vector) -> Tensor:
         """The scalar S, for those whose framework owns `backward()`."""
@@ -146,14 +145,14 @@ class Point:
         return [self.f, *g_y], [torch.ones_like(self.f), *weights]
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
-        gradient: Sequence[Tensor] = self._graph(batch).g_y
+        g_y: Sequence[Tensor] = self._graph(batch).g_y
         weights: Sequence[Tensor] = vector
-        if not all(part.requires_grad for part in gradient):  # g is linear in some tensors of y
-            gradient, weights = _differentiable(gradient, weights)
-            if not gradient:
+        if not all(part.requires_grad for part in g_y):  # g is linear in some tensors of y
+            g_y, weights = _differentiable(g_y, weights)
+            if not g_y:
                 return zeros(vector)
         try:
-            found = product(gradient, self.y.leaves, weights)
+            found = product(g_y, self.y.leaves, weights)
         except RuntimeError as error:
             raise explained(error, self.problem.modules) from error
         return self.y.average(self.y.rows(_zero_filled(found, self.y.leaves)))
@@ -162,8 +161,8 @@ class Point:
         if id(batch) not in self._graphs:
             crosses = any(batch is b for b in self.draw.cross)
             g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=crosses)
-            gradient = torch.autograd.grad(g, self.y.leaves, create_graph=True, allow_unused=True)
-            self._graphs[id(batch)] = LowerGraph(g.detach(), self.y.rows(self._filled(gradient, "lower")))
+            g_y = gradient(g, self.y.leaves, differentiable=True)
+            self._graphs[id(batch)] = LowerGraph(g.detach(), self.y.rows(self._filled(g_y, "lower")))
         return self._graphs[id(batch)]
 
     def _first(self, role: str) -> Batch:
@@ -174,15 +173,15 @@ class Point:
             )
         return batches[0]
 
-    def _filled(self, gradient: Sequence[Tensor | None], name: str) -> Vector:
-        if all(part is None for part in gradient):
+    def _filled(self, parts: Sequence[Tensor | None], name: str) -> Vector:
+        if all(part is None for part in parts):
             if isinstance(self.y, GatheredRows):
                 raise WholeTableUsed(f"or not at all, in the {name} loss")
             raise ProblemError(
                 f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
                 "parameters given as y, and that nothing detaches them."
             )
-        return _zero_filled(gradient, self.y.leaves)
+        return _zero_filled(parts, self.y.leaves)
 
 
 def _differentiable(gradient: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Vector, Vector]:

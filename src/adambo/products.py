@@ -1,8 +1,8 @@
 """Vector-Jacobian products straight from the autograd engine.
 
-`torch.autograd.grad` examines its arguments in Python, which costs some 20 µs: half of a Hessian-vector product when
-`y` is small. Here the arguments are right by construction (weights shaped like the outputs they belong to), so the
-engine is called directly. `plain_product` is the reference; a test holds the two together.
+`torch.autograd.grad` and `backward` examine their arguments in Python, which costs some 20 µs a call: half of a
+Hessian-vector product when `y` is small. Here the arguments are right by construction (weights shaped like the outputs
+they belong to), so the engine is called directly. `plain_product` is the reference; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -16,16 +16,44 @@ from torch import Tensor
 _engine: Any = torch.autograd.Variable._execution_engine
 
 
-def product(outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Σ_k weights_k · ∂outputs_k/∂inputs; the graph is kept, and None stands for no dependence."""
+def product(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    *,
+    keep_graph: bool = True,
+    differentiable: bool = False,
+) -> Sequence[Tensor | None]:
+    """Σ_k weights_k · ∂outputs_k/∂inputs; None stands for no dependence."""
     found: Sequence[Tensor | None] = _engine.run_backward(
-        tuple(outputs), tuple(weights), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+        tuple(outputs),
+        tuple(weights),
+        keep_graph or differentiable,
+        differentiable,
+        tuple(inputs),
+        allow_unreachable=True,
+        accumulate_grad=False,
     )
     return found
+
+
+def gradient(
+    loss: Tensor, inputs: Sequence[Tensor], *, keep_graph: bool = False, differentiable: bool = False
+) -> Sequence[Tensor | None]:
+    """∂loss/∂inputs, itself with a graph if it is to be `differentiable`."""
+    weight = torch.ones_like(loss, requires_grad=False)
+    return product((loss,), inputs, (weight,), keep_graph=keep_graph, differentiable=differentiable)
+
+
+def accumulate(outputs: Sequence[Tensor], weights: Sequence[Tensor], into: Sequence[Tensor] = ()) -> None:
+    """p.grad += Σ_k weights_k · ∂outputs_k/∂p for the tensors p named, or for all leaves if none is."""
+    _engine.run_backward(
+        tuple(outputs), tuple(weights), False, False, tuple(into), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def plain_product(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
-    """The same through the public function."""
+    """The product through the public function."""
     return torch.autograd.grad(outputs, inputs, weights, retain_graph=True, allow_unused=True)

@@ -47,7 +47,8 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
 
 def norm(a: Sequence[Tensor]) -> Tensor:
     """One Euclidean norm over all tensors together."""
-    result: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(a))))
+    norms: list[Tensor] = list(torch._foreach_norm(list(a)))
+    result: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     return result
 
 

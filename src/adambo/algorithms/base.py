@@ -90,7 +90,8 @@ class Algorithm(ABC):
                 call; see `check`.
         """
         draw = self._begin(draw, lower_batch)
-        self.upper_optimizer.zero_grad()  # before the forward pass: the last gradient need not be in memory during it
+        for p in self.problem.x:
+            p.grad = None  # before the forward pass: the last gradient need not be in memory during it
         info = self._attempt(self.advance, draw)
         self.steps += 1
         return info
