@@ -13,7 +13,8 @@ if sys.modules.get("pytest") is not None:  # then its messages show the values i
     sys.modules["pytest"].register_assert_rewrite("adambo.testing.contract")
 
 from adambo.testing.auc import AUC
-from adambo.testing.contract import AlgorithmContract, raises, same
+from adambo.testing.comparison import raises, same
+from adambo.testing.contract import AlgorithmContract
 from adambo.testing.known_problem import KnownProblem, divided, flat, normal, spd
 from adambo.testing.quadratic import AtRest, Quadratic, StochasticQuadratic
 from adambo.testing.softmax_head import RidgeSoftmaxHead

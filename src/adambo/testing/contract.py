@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from adambo.draw import ROLES, Draw
 from adambo.errors import NonFiniteError, SampleError
 from adambo.problem import Problem
 from adambo.stream import DrawStream, draws
+from adambo.testing.comparison import copies, raises, same
 from adambo.testing.known_problem import flat
 from adambo.testing.quadratic import AtRest, Quadratic, StochasticQuadratic
 from adambo.testing.softmax_head import RidgeSoftmaxHead
@@ -283,46 +283,6 @@ class AlgorithmContract(ABC):
         if self.takes_encoder_head:
             forms.append(known.encoder_head_problem)
         return [(self._solver(form()), known) for form in forms]
-
-
-@contextmanager
-def raises(error: type[Exception], words: str = "") -> Iterator[None]:
-    """Expect `error`, with `words` in its message.
-
-    Example:
-        >>> with raises(ZeroDivisionError, "zero"):
-        ...     _ = 1 / 0
-    """
-    try:
-        yield
-    except error as came:
-        if words not in str(came):
-            raise AssertionError(f"The message does not speak of {words!r}: {came}") from came
-    else:
-        raise AssertionError(f"{error.__name__} was not raised.")
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two nested states are equal, tensors bit for bit.
-
-    Example:
-        >>> same({"x": [torch.zeros(1)]}, {"x": [torch.zeros(1)]}), same([torch.zeros(1)], [-torch.zeros(1)])
-        (True, False)
-    """
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        bits = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(same(s, t) for s, t in zip(a, b, strict=True))
-    return type(a) is type(b) and bool(a == b)
-
-
-def copies(solver: Algorithm) -> tuple[list[Tensor], list[Tensor]]:
-    """The current x and y of a solver."""
-    x, y = ([p.detach().clone() for p in part] for part in (solver.problem.x, solver.problem.y))
-    return x, y
 
 
 def _assert_close(a: Sequence[Sequence[Tensor]], b: Sequence[Sequence[Tensor]], tolerance: float = 1e-12) -> None:
