@@ -20,7 +20,7 @@ def values(solver):
     return flat(solver.problem.x).detach().clone(), flat(solver.problem.y).detach().clone()
 
 
-def close(found, expected, atol=1e-12):
+def assert_close(found, expected, atol=1e-12):
     torch.testing.assert_close(found, expected, rtol=0.0, atol=atol)
 
 
@@ -46,7 +46,7 @@ def test_x_moves_by_the_formulas_of_the_paper_in_every_back_end_of_adam(back_end
         h = flat(solver.step(next(stream)).hypergradient).clone()
         m, v = 0.7 * m + 0.3 * h, 0.8 * v + 0.2 * h.square()
         x = x - 0.05 * (m / (1 - 0.7**t)) / ((v / (1 - 0.8**t)).sqrt() + 0.1)
-        close(values(solver)[0], x, atol=1e-14)
+        assert_close(values(solver)[0], x, atol=1e-14)
 
 
 def test_the_equivalent_form_of_the_moments_holds():
@@ -60,14 +60,14 @@ def test_the_equivalent_form_of_the_moments_holds():
         a, a_sq = 0.3 / (1 - 0.7**t), 0.2 / (1 - 0.8**t)
         m_hat, v_hat = (1 - a) * m_hat + a * h, (1 - a_sq) * v_hat + a_sq * h.square()
         x = x - 0.05 * m_hat / (v_hat.sqrt() + 0.1)
-        close(values(solver)[0], x, atol=1e-14)
+        assert_close(values(solver)[0], x, atol=1e-14)
 
 
 def test_without_momentum_the_first_step_has_the_size_of_lr():
     known = Quadratic()
     solver = AdamBO(known.problem(), lr=0.05, lower_lr=0.1, beta=1.0, beta_sq=1.0, eps=0.0, inverse=Exact())
     h = flat(solver.step(0, 0).hypergradient)
-    close(values(solver)[0], known.x0 - 0.05 * h.sign(), atol=1e-14)
+    assert_close(values(solver)[0], known.x0 - 0.05 * h.sign(), atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_the_hypergradient_and_the_lower_step_are_taken_at_the_old_point():
     solver = exact(known)
     h = flat(solver.step(0, 0).hypergradient)
     r = known.y0 - known.y_star(known.x0)
-    close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
-    close(values(solver)[1], known.y0 - 0.1 * known.A @ r)
+    assert_close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
+    assert_close(values(solver)[1], known.y0 - 0.1 * known.A @ r)
 
 
 def test_the_hypergradient_does_not_see_the_lower_step():
@@ -111,8 +111,8 @@ def test_updated_takes_the_hypergradient_after_the_lower_steps():
     y = known.y0
     for _ in range(3):
         y = y - 0.1 * known.A @ (y - known.y_star(known.x0))
-    close(values(solver)[1], y)
-    close(h, known.C @ (known.x0 - known.e) + known.B.T @ (y - known.d))
+    assert_close(values(solver)[1], y)
+    assert_close(h, known.C @ (known.x0 - known.e) + known.B.T @ (y - known.d))
 
 
 def test_several_lower_steps_take_their_batches_in_order_at_the_old_x():
@@ -123,21 +123,21 @@ def test_several_lower_steps_take_their_batches_in_order_at_the_old_x():
     for i in (2, 0, 1):
         slope = known.A_i[i] @ (y - known.y_star(known.x0)) + known.b_i[i] + known.N_i[i] @ known.x0
         y = y - 0.1 * slope
-    close(values(solver)[1], y)
+    assert_close(values(solver)[1], y)
 
 
 def test_the_hypergradient_at_the_lower_solution_is_the_gradient_of_phi():
     known = Quadratic(dx=5, dy=6)
     known.y0 = known.y_star(known.x0)
-    close(flat(exact(known).step(0, 0).hypergradient), known.gradient(known.x0))
+    assert_close(flat(exact(known).step(0, 0).hypergradient), known.gradient(known.x0))
 
 
 def test_info_tells_the_losses_before_the_step():
     known = Quadratic()
     info = exact(known).step(0, 0)
-    close(info.upper_loss, known.upper(known.x0, known.y0))
-    close(info.lower_loss, known.lower(known.x0, known.y0))
-    close(flat(info.z), torch.linalg.solve(known.A, known.y0 - known.d))
+    assert_close(info.upper_loss, known.upper(known.x0, known.y0))
+    assert_close(info.lower_loss, known.lower(known.x0, known.y0))
+    assert_close(flat(info.z), torch.linalg.solve(known.A, known.y0 - known.d))
 
 
 def test_an_old_hypergradient_is_refused_rather_than_wrong():
@@ -155,7 +155,7 @@ def test_it_reaches_the_optimum_where_smoothness_is_unbounded():
     for t in range(400):
         solver.upper_optimizer.param_groups[0]["lr"] = 0.1 * min(1.0, 1e-3 ** (t / 200 - 1))
         solver.step(0, 0)
-    close(values(solver)[0], known.optimum, atol=1e-3)
+    assert_close(values(solver)[0], known.optimum, atol=1e-3)
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_warm_start_counts_one_lower_gradient_per_batch_and_keeps_x():
     y = known.y0
     for _ in range(5):
         y = y - 0.1 * known.A @ (y - known.y_star(known.x0))
-    close(values(solver)[1], y)
+    assert_close(values(solver)[1], y)
     assert same(values(solver)[0], known.x0)
     assert solver.ledger.grad_y_g == 5
     assert sum(solver.ledger.as_dict().values()) - solver.ledger.samples == 5
@@ -198,7 +198,7 @@ def test_a_term_of_x_in_the_lower_loss_does_not_enter_the_hypergradient():
     problem.lower = lambda b: lower(b) + 1e9 * flat(problem.x).pow(3).sum()
     burdened = AdamBO(problem, inverse=Exact(), **SETTINGS)
     h = flat(burdened.step(0, 0).hypergradient)
-    close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
+    assert_close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
 
 
 # The surrogate --------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_the_surrogate_path_is_the_step_path(at, lower_steps, inverse):
         one.step(draw)
         surrogate_step(other, draw)
         for found, expected in zip(values(other), values(one), strict=True):
-            close(found, expected)
+            assert_close(found, expected)
     assert other.steps == one.steps == 5
     assert other.ledger == one.ledger
 
@@ -231,7 +231,7 @@ def test_the_surrogate_path_is_the_step_path_with_tasks(form):
         one.step(draw)
         surrogate_step(other, draw)
         for found, expected in zip(values(other), values(one), strict=True):
-            close(found, expected)
+            assert_close(found, expected)
 
 
 def test_the_gradient_of_the_surrogate_is_the_hypergradient():
@@ -240,7 +240,7 @@ def test_the_gradient_of_the_surrogate_is_the_hypergradient():
     S = solver.surrogate(0, 0)
     assert S.dim() == 0
     h = flat(torch.autograd.grad(S, solver.problem.x))
-    close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
+    assert_close(h, known.C @ (known.x0 - known.e) + known.B.T @ (known.y0 - known.d))
 
 
 def test_y_moves_with_the_update_and_not_before():
@@ -249,7 +249,7 @@ def test_y_moves_with_the_update_and_not_before():
     solver.surrogate(0, 0).backward()
     assert same(values(solver)[1], known.y0)
     solver.update()
-    close(values(solver)[1], known.y0 - 0.1 * known.A @ (known.y0 - known.y_star(known.x0)))
+    assert_close(values(solver)[1], known.y0 - 0.1 * known.A @ (known.y0 - known.y_star(known.x0)))
 
 
 def test_surrogates_before_one_update_take_the_mean_lower_gradient():
@@ -264,10 +264,10 @@ def test_surrogates_before_one_update_take_the_mean_lower_gradient():
     for i in (0, 2):
         alone = exact(known)
         hypergradients.append(flat(alone.step(i, i).hypergradient).clone())
-    close(flat([p.grad for p in solver.problem.x]), sum(hypergradients) / 2)
+    assert_close(flat([p.grad for p in solver.problem.x]), sum(hypergradients) / 2)
     solver.upper_optimizer.step()
     solver.update()
-    close(values(solver)[1], known.y0 - 0.1 * sum(gradients) / 2)
+    assert_close(values(solver)[1], known.y0 - 0.1 * sum(gradients) / 2)
     assert solver.steps == 1
 
 
@@ -305,7 +305,7 @@ def test_optimisers_of_the_user_are_taken_as_they_are():
         lower_momentum = 0.4 * lower_momentum + known.A @ (y - known.y_star(x)) + 0.1 * y
         x, y = x - rates * momentum, y - 0.05 * lower_momentum
         for found, expected in zip(values(solver), (x, y), strict=True):
-            close(found, expected)
+            assert_close(found, expected)
 
 
 def test_schedulers_act_on_the_optimisers():

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from states import assert_same
 from torch import nn
 
 import adambo
@@ -40,22 +41,6 @@ def snapshot(solver):
     state = solver.state_dict()
     del state["ledger"]
     return copy.deepcopy(state)
-
-
-def assert_same(a, b, path="state"):
-    assert type(a) is type(b), path
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), path
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        for key in a:
-            assert_same(a[key], b[key], f"{path}[{key!r}]")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), path
-        for k, (mine, other) in enumerate(zip(a, b, strict=True)):
-            assert_same(mine, other, f"{path}[{k}]")
-    else:
-        assert a == b, path
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from states import assert_same
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -119,23 +120,6 @@ def continued(tmp_path_factory):
         torch.save({"solver": solver.state_dict(), "stream": stream.state_dict()}, folder / f"{number}.pt")
     subprocess.run([sys.executable, "-W", "error", __file__, str(folder)], check=True, timeout=60)
     return [torch.load(folder / f"{number}.continued.pt", weights_only=True) for number in range(len(CASES))]
-
-
-def assert_same(a, b, path="state"):
-    assert type(a) is type(b), path
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype, path
-        assert torch.equal(a, b), path
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        for key in a:
-            assert_same(a[key], b[key], f"{path}[{key!r}]")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), path
-        for k, (mine, other) in enumerate(zip(a, b, strict=True)):
-            assert_same(mine, other, f"{path}[{k}]")
-    else:
-        assert a == b, path
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[", ".join(case) for case in CASES])

@@ -93,6 +93,15 @@ class TableRows(LowerVariable):
                 processes.tasks_are_split = _tasks_are_split(self._everyone)
             self._split = processes.tasks_are_split
 
+    def refuse_other_tasks(self, named: Any) -> None:
+        """Check that a batch is about these tasks too; on a GPU, where looking would make it wait, it is trusted."""
+        if self.tasks is None or frozenset(_checked_ids(named, self.tables).tolist()) == self.tasks:
+            return
+        raise SampleError(
+            f"A batch of the draw names the tasks {named}, another one {sorted(self.tasks)}. All batches of one draw "
+            "name the same tasks; adambo.draws(tasks=...) makes such draws."
+        )
+
     def rows(self, tensors: Sequence[Tensor]) -> Vector:
         return [t.index_select(0, self.ids) for t in tensors]
 

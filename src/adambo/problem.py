@@ -95,20 +95,12 @@ class Problem:
         if not batches:
             raise SampleError("The draw is empty, so it does not say which tasks it is about. Give it a batch.")
         y = self._rows_class(self.y, self.processes, self.tasks(batches[0]))
-        if y.tasks is not None and self._rows_class is TableRows:  # gathered rows find that out by themselves
-            self._check_same_tasks(draw, y.tasks)
+        if self._rows_class is TableRows:  # gathered rows find a batch about other tasks by themselves
+            for batch in {
+                id(b): b for role in (draw.upper, draw.lower, draw.cross, draw.hessian) for b in role
+            }.values():
+                y.refuse_other_tasks(self.tasks(batch))
         return y
-
-    def _check_same_tasks(self, draw: Draw, tasks: frozenset[int]) -> None:
-        assert self.tasks is not None
-        batches = {id(b): b for role in (draw.upper, draw.lower, draw.cross, draw.hessian) for b in role}
-        for batch in batches.values():
-            named = frozenset(torch.as_tensor(self.tasks(batch)).tolist())
-            if named != tasks:
-                raise SampleError(
-                    f"A batch of the draw names the tasks {sorted(named)}, another one {sorted(tasks)}. All batches of "
-                    "one draw name the same tasks; adambo.draws(tasks=...) makes such draws."
-                )
 
     # Losses that contain the encoder may use a stacked table in any way, so plain problems differentiate all of it.
     _rows_class: type[TableRows] = TableRows
