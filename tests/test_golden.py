@@ -18,6 +18,11 @@ from adambo.testing import divided, flat
 GOLDEN = Path(__file__).parent / "golden"
 SCALAR = json.loads((GOLDEN / "golden_trajectories.json").read_text())
 VECTOR = json.loads((GOLDEN / "golden_vector.json").read_text())
+NAMES = {
+    "bo_rep": "BOREP",
+    "ma_soba": "MASOBA",
+    "vr_adambo": "VRAdamBO",
+} | {name.lower(): name for name in adambo.algorithms.ALL}
 FIRST_STEP = {"adambo": 1, "vr_adambo": 1}  # the schedule counts t from 1 for these, from 0 for the others
 ESTIMATORS = ("independent", "chained", "prefix", "shared", "random")
 
@@ -39,11 +44,69 @@ def build_adambo(problem, settings):
     )
 
 
-def neumann(settings):
-    return adambo.Neumann(terms=settings["Q"], step=1 / settings["l"], samples=settings.get("estimator", "independent"))
+def neumann(settings, samples="independent"):
+    length = {"products": settings["Q"]} if settings.get("terms") == "Q+1" else {"terms": settings["Q"]}
+    return adambo.Neumann(**length, step=1 / settings["l"], samples=settings.get("estimator", samples))
 
 
-BUILDERS = {"adambo": build_adambo}
+def z_rates(settings):
+    """SOBA and SABA call the lower rates rho, the others gamma and nu."""
+    gamma, nu = (settings.get(old, settings.get(new)) for old, new in (("rho", "gamma"), ("rho_z", "nu")))
+    return {"lr": settings["eta"], "lower_lr": gamma, "z_lr": nu}
+
+
+def rates(settings):
+    return {"lr": settings["eta"], "lower_lr": settings["gamma"]}
+
+
+def adaptation(settings):
+    return rates(settings) | {"inner_steps": settings["S"], "first_order": settings["first_order"]}
+
+
+def acceleration(settings):
+    option = {"I": 1, "II": 2}[settings.get("option", "I")]
+    periodic = {"lower_steps": settings["N"], "period": settings["I"]} if option == 2 else {}
+    named = {"nesterov": settings["alpha"], "averaging": settings["nu"], "beta": settings["beta"], "option": option}
+    return rates(settings) | named | periodic
+
+
+def build_saba(problem, settings):
+    slots = {"quadratic": 3, "curved": 3, "two_samples": 2, "deterministic": 1}[settings["problem"]]
+    solver = adambo.SABA(problem, **z_rates(settings), lower_slots=slots, upper_slots=slots)
+    if settings["memory_init"] == "full":
+        solver.fill_memory(lower=range(slots), upper=range(slots))
+    return solver
+
+
+BUILDERS = {
+    "adambo": build_adambo,
+    "maml": lambda p, s: adambo.MAML(p, **adaptation(s)),
+    "anil": lambda p, s: adambo.ANIL(p, **adaptation(s)),
+    "stocbio": lambda p, s: adambo.StocBiO(p, **rates(s), lower_steps=s["D"], inverse=neumann(s, "prefix")),
+    "ttsa": lambda p, s: adambo.TTSA(p, **rates(s), inverse=neumann(s, "random")),
+    "soba": lambda p, s: adambo.SOBA(p, **z_rates(s)),
+    "saba": build_saba,
+    "ma_soba": lambda p, s: adambo.MASOBA(p, **z_rates(s), beta=s["beta"], lagged=s["lagged"]),
+    "bo_rep": lambda p, s: adambo.BOREP(
+        p, **z_rates(s), beta=s["beta"], lower_steps=s["N"], period=s["I"], radius=s["R"] or float("inf")
+    ),
+    "slip": lambda p, s: adambo.SLIP(p, **z_rates(s), beta=s["beta"], order=s["order"]),
+    "sustain": lambda p, s: adambo.SUSTAIN(
+        p, **rates(s), rho_f=s["mom_f"], rho_g=s["mom_g"], inverse=neumann(s, "random")
+    ),
+    "vrbo": lambda p, s: adambo.VRBO(p, **rates(s), inverse=neumann(s, "prefix"), period=s["q"], inner_steps=s["m"]),
+    "accbo": lambda p, s: adambo.AccBO(
+        p, **acceleration(s), inverse=neumann(s, "random"), hypergradient_at=s["hypergrad_at"]
+    ),
+    "f2sa": lambda p, s: adambo.F2SA(
+        p, **rates(s), penalised_lr=s["alpha"], lower_steps=s["n_inner"], penalty=s["lam0"], penalty_growth=s["dlam"]
+    ),
+    "fsla": lambda p, s: adambo.FSLA(p, **z_rates(s), rho=s["rho"]),
+    "vr_adambo": lambda p, s: adambo.VRAdamBO(
+        p, **acceleration(s), beta_sq=s["beta_sq"], eps=s["lam"], inverse=neumann(s, "chained")
+    ),
+}
+BUILDERS = {name: build for name, build in BUILDERS.items() if hasattr(adambo, NAMES.get(name, ""))}
 
 
 # What a step may be compared on, by its name in the JSON --------------------------------------------------------------
@@ -53,10 +116,27 @@ def adam_moment(name):
     return lambda solver, info: flat([solver.upper_optimizer.state[p][name] for p in solver.problem.x])
 
 
+def told(name):
+    """A quantity that the step tells: a vector, a number, or a tensor."""
+
+    def observe(solver, info):
+        value = getattr(info, name)
+        return flat(value) if isinstance(value, list) else torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+
+    return observe
+
+
 OBSERVED = {
     "x": lambda solver, info: flat(solver.problem.x),
     "y": lambda solver, info: flat(solver.problem.y),
     "hypergrad": lambda solver, info: flat(info.hypergradient),
+}
+OBSERVED |= {
+    name: told(name)
+    for name in (
+        ("z", "m", "k", "h_f", "h_g", "v", "u", "v_used", "y_hat", "lam_used", "direction")
+        + ("x_adapted", "y_adapted", "meta_x", "meta_y", "projections")
+    )
 }
 OBSERVED_OF = {"adambo": OBSERVED | {"m": adam_moment("exp_avg"), "v": adam_moment("exp_avg_sq")}}
 
@@ -112,14 +192,31 @@ class Scalar:
             "shared": [t + 1],
         }.get(settings.get("estimator", "independent"), [t + j for j in range(1, settings["Q"])])
 
-    def draw(self, settings, step, t):
+    def draw(self, algorithm, settings, step, t, needs):
+        """The written schedule, as far as the method needs it; s counts inner steps."""
+        hessian = [t // 2]  # of a z-update
+        if algorithm == "vrbo":
+            per_correction = needs.hessian // needs.lower
+            hessian = [t + j + s for s in range(needs.lower) for j in range(1, per_correction + 1)]
+        elif algorithm == "adambo":
+            hessian = self.hessian(settings, t)
+        elif "Q" in settings:
+            hessian = [t + j for j in range(1, needs.hessian + 1)]
         schedule = {
-            "upper": [t + 1],
-            "lower": [t + s for s in range(settings.get("lower_steps", 1))],
-            "cross": [(t + 1) // 2],
-            "hessian": self.hessian(settings, t),
+            "upper": [t + 1 + s for s in range(needs.upper)],
+            "lower": [t + s for s in range(needs.lower)],
+            "cross": [(t + 1) // 2 + s for s in range(needs.cross)],
+            "hessian": hessian[: needs.hessian],
         }
-        return as_draw({role: [index % self.samples for index in indices] for role, indices in schedule.items()})
+        indices = {role: [index % self.samples for index in given] for role, given in schedule.items()}
+        if "k" in step:
+            indices["level"] = step["k"]
+        if algorithm == "saba":
+            slots = 2 if settings["problem"] == "two_samples" else 1
+            indices["slot"] = (t % slots, (t + 1) % slots)
+        if algorithm == "vrbo" and t % settings["q"] == 0:
+            indices["snapshot"] = "full"
+        return as_draw(indices, self.samples, needs)
 
 
 @dataclass
@@ -161,13 +258,16 @@ class Vector:
             "shared": [t + 1],
         }.get(settings["estimator"], [t + j for j in range(1, settings["Q"])])
 
-    def draw(self, settings, step, t):
-        return as_draw(step["draw"])
+    def draw(self, algorithm, settings, step, t, needs):
+        return as_draw(step["draw"], self.samples, needs)
 
 
-def as_draw(indices):
+def as_draw(indices, samples, needs):
     roles = {role: tuple(value) for role, value in indices.items() if isinstance(value, list) and role != "slot"}
     others = {name: indices[name] for name in ("level", "slot") if name in indices}
+    if indices.get("snapshot") == "full":
+        everything = list(range(samples))
+        others["snapshot"] = adambo.Draw.of(everything, everything, needs)
     return adambo.Draw(**roles, **others)
 
 
@@ -197,12 +297,13 @@ POINTS = [
 
 @pytest.mark.parametrize(("kind", "case"), CASES)
 def test_follows_the_golden_trajectory(kind, case):
-    known, settings, algorithm = kind.named(case["problem"]), case["hyperparameters"], case["algorithm"]
+    known, algorithm = kind.named(case["problem"]), case["algorithm"]
+    settings = case["hyperparameters"] | {"problem": case["problem"]}
     solver = BUILDERS[algorithm](known.problem(), settings)
     solver.warm_start([t % known.samples for t in range(settings.get("T0", 0))])
     close(flat(solver.problem.y), case["init"]["y"])
     for t, step in enumerate(case["steps"], start=FIRST_STEP.get(algorithm, 0)):
-        info = solver.step(known.draw(settings, step, t))
+        info = solver.step(known.draw(algorithm, settings, step, t, solver.needs))
         for name, observe in OBSERVED_OF.get(algorithm, OBSERVED).items():
             if name in step:
                 close(observe(solver, info), step[name])

@@ -1,6 +1,7 @@
 """Bilevel optimisation in PyTorch: AdamBO, hypergradients at the price of an ordinary backward pass."""
 
-from adambo.algorithms import AdamBO, Algorithm, Info
+from adambo import algorithms
+from adambo.algorithms import *  # noqa: F403  (what it exports is listed there, once)
 from adambo.diagnostics import HypergradientCheck, check_hypergradient
 from adambo.draw import Draw, Needs
 from adambo.errors import (
@@ -22,9 +23,8 @@ from adambo.stream import DrawStream, draws
 from adambo.version import __version__
 
 __all__ = [
-    "AdamBO",
+    *algorithms.__all__,
     "AdamboError",
-    "Algorithm",
     "ConjugateGradient",
     "CurvatureError",
     "Draw",
@@ -32,7 +32,6 @@ __all__ = [
     "EncoderHeadProblem",
     "Exact",
     "HypergradientCheck",
-    "Info",
     "Inverse",
     "Ledger",
     "LinearSystem",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, overload
 
 from torch import Tensor
@@ -23,7 +24,8 @@ Batch = Any
 class Needs:
     """The most batches of each role that one step can use.
 
-    `levels` is the number Q of truncation levels of a randomised series, 0 for every other estimator.
+    `levels` is the number Q of truncation levels of a randomised series, 0 for every other estimator; `slots` the
+    numbers (lower, upper) of fixed minibatches into which a method with a table divides the data, 0 for all others.
     """
 
     upper: int = 0
@@ -31,6 +33,7 @@ class Needs:
     cross: int = 0
     hessian: int = 0
     levels: int = field(default=0, compare=False)
+    slots: tuple[int, int] = field(default=(0, 0), compare=False)
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -39,6 +42,7 @@ class Needs:
             self.cross + other.cross,
             self.hessian + other.hessian,
             self.levels + other.levels,
+            max(self.slots, other.slots),
         )
 
 
@@ -96,10 +100,10 @@ class Draw:
         hessian = needs.hessian if not needs.levels or self.level is None else self.level
         return replace(
             self,
-            upper=tuple(self.upper[: needs.upper]),
-            lower=tuple(self.lower[: needs.lower]),
-            cross=tuple(self.cross[: needs.cross]),
-            hessian=tuple(self.hessian[:hessian]),
+            upper=self.upper[: needs.upper],
+            lower=self.lower[: needs.lower],
+            cross=self.cross[: needs.cross],
+            hessian=self.hessian[:hessian],
         )
 
 
@@ -129,7 +133,7 @@ class LazyBatches(Sequence[Batch]):
     def __getitem__(self, index: slice) -> Sequence[Batch]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return tuple(self[k] for k in range(*index.indices(len(self))))
+            return LazyBatches([partial(self.__getitem__, k) for k in range(*index.indices(len(self)))])
         index = range(len(self))[index]
         if index not in self._made:
             self._made[index] = self._makers[index]()

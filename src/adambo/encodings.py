@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from adambo.draw import Batch, Draw, is_empty
 from adambo.errors import SampleError
+from adambo.masks import SameMasks
 
 Join = Callable[[list[Batch]], tuple[Batch, list[int]]]
 
@@ -26,10 +28,17 @@ class Encodings:
         draw: Whose batches will be asked for.
         concatenate: False: one call per batch object. True or a function: one call for the batches that need a graph
             and one for those that do not.
+        masks: Where dropout must be the same in every evaluation of the draw.
     """
 
-    def __init__(self, encoder: Callable[[Batch], Any], draw: Draw, concatenate: bool | Join = False) -> None:
-        self.encoder = encoder
+    def __init__(
+        self,
+        encoder: Callable[[Batch], Any],
+        draw: Draw,
+        concatenate: bool | Join = False,
+        masks: SameMasks | None = None,
+    ) -> None:
+        self.encoder, self.masks = encoder, masks
         self.join: Join | None = None
         if concatenate is not False:
             self.join = joined if concatenate is True else concatenate
@@ -51,7 +60,7 @@ class Encodings:
         if self.join is not None:
             group = self._with_graph if graph else self._without_graph
             group = [b for b in group if not is_empty(b)]
-        with torch.set_grad_enabled(graph):
+        with torch.set_grad_enabled(graph), self.masks.of(group[0]) if self.masks else nullcontext():
             if len(group) == 1:
                 self._features[id(batch)] = self.encoder(batch)
                 return

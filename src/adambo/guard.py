@@ -171,4 +171,6 @@ _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
 def _takes_found_inf(optimizer: Optimizer) -> bool:
+    if getattr(optimizer, "masks_on_device", False):  # the rules of updates.py
+        return True
     return all(group.get("fused") for group in optimizer.param_groups)

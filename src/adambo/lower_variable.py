@@ -68,6 +68,9 @@ class LowerVariable:
     def write_back(self) -> None:
         """Make the new values those of the parameters."""
 
+    def share(self, state: Sequence[Tensor]) -> None:
+        """After `write_state`: let every process know what the others have written."""
+
     def of_state(self, state: Sequence[Tensor]) -> Vector:
         """The part of a state shaped like `y` that belongs to this draw."""
         return list(state)
@@ -121,11 +124,14 @@ class TableRows(LowerVariable):
         self.assign([v - lr * d for v, lr, d in zip(self.values(), rates, gradient, strict=True)])
 
     def write_back(self) -> None:
+        self.share([table.detach() for table in self.tables])
+
+    def share(self, state: Sequence[Tensor]) -> None:
         if self._split:
-            for table in self.tables:
-                mine = table.detach().index_select(0, self.ids)
+            for table in state:
+                mine = table.index_select(0, self.ids)
                 for ids, theirs in zip(self._everyone, self.processes.gather(mine), strict=True):
-                    table.detach().index_copy_(0, ids, theirs)
+                    table.index_copy_(0, ids, theirs)
 
     def of_state(self, state: Sequence[Tensor]) -> Vector:
         return [t.index_select(0, self.ids) for t in state]

@@ -9,7 +9,8 @@ so it is an ordinary backward pass, and whatever understands `backward()` (DDP, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.kernels import explained
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable
+from adambo.masks import SameMasks
 from adambo.products import accumulate, gradient, product
 from adambo.vectors import Vector, dot, scaled, zeros
 
@@ -48,25 +50,51 @@ class Point:
         y: The part of the lower variable that the draw is about.
         encodings: The features of the batches, where there is an encoder.
         ledger: Where oracle calls are counted.
+        masks: Where dropout must be the same at every point of the draw.
     """
 
     def __init__(
-        self, problem: Problem, draw: Draw, y: LowerVariable, encodings: Encodings | None, ledger: Ledger
+        self,
+        problem: Problem,
+        draw: Draw,
+        y: LowerVariable,
+        encodings: Encodings | None,
+        ledger: Ledger,
+        masks: SameMasks | None = None,
     ) -> None:
         self.problem, self.draw, self.y, self.ledger = problem, draw, y, ledger
-        self._encodings = encodings
+        self._encodings, self._masks = encodings, masks
         self._graphs: dict[int, LowerGraph] = {}
 
     def after_move(self) -> Point:
         """The point with the values that `y` has now."""
-        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger)
+        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger, self._masks)
+
+    @contextmanager
+    def elsewhere(self, x: Sequence[Tensor] | None = None, y: Vector | None = None) -> Iterator[Point]:
+        """The same draw at other values, while the block runs; what is asked there must be finished there.
+
+        Args:
+            x: Other values for all of `x`, in memory of their own (they are exchanged with the parameters).
+            y: Other values for the part of `y` that the draw is about.
+        """
+        here = None if y is None else self.y.values()
+        with self.problem.moved_to(x):
+            if y is not None:
+                self.y.assign(y)
+            encodings = self._encodings if x is None else self.problem.encodings(self.draw, self._masks)
+            try:
+                yield Point(self.problem, self.draw, self.y, encodings, self.ledger, self._masks)
+            finally:
+                if here is not None:
+                    self.y.assign(here)
 
     @cached_property
     def f(self) -> Tensor:
         """The upper loss on the upper batch."""
         batch = self._first("upper")
         self.ledger.read("upper", batch)
-        return self.problem.evaluate("upper", batch, self.y, self._encodings, through_encoder=True)
+        return self._evaluate("upper", batch, through_encoder=True)
 
     @cached_property
     def f_y(self) -> Vector:
@@ -88,7 +116,7 @@ class Point:
         if id(batch) in self._graphs:  # a Hessian or cross product has needed it; else no graph is made for it
             g, g_y = self._graphs[id(batch)]
         else:
-            g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=False)
+            g = self._evaluate("lower", batch, through_encoder=False)
             g_y = self.y.rows(self._filled(gradient(g, self.y.leaves), "lower"))
         return g.detach(), self.y.average([part.detach() for part in g_y])
 
@@ -126,23 +154,57 @@ class Point:
         self.problem.average_x()
 
     def hypergradient(self, z: Vector) -> Vector:
-        """∇x f − ∇²xy g z as tensors; `x.grad` is not touched."""
-        roots, weights = self._surrogate_roots(z)
-        h = product(roots, self.problem.x, weights, keep_graph=False)
-        return self.problem.processes.average(_zero_filled(h, self.problem.x))
+        """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds."""
+        if self.problem.x_is_sharded:  # FSDP2 reduces and divides gradients in a backward pass only
+            kept = [p.grad for p in self.problem.x]
+            self.backward(z)
+            h = [p.grad for p in self.problem.x if p.grad is not None]
+            for p, gradient_before in zip(self.problem.x, kept, strict=True):
+                p.grad = gradient_before
+            return h
+        return self._in_x(*self._surrogate_roots(z), keep_graph=False)
+
+    @property
+    def f_x(self) -> Vector:
+        """∇x f on the upper batch."""
+        self.ledger.grad_x_f += 1
+        return self._in_x([self.f], [torch.ones_like(self.f)])
+
+    @property
+    def g_x(self) -> Vector:
+        """∇x g on the cross batch."""
+        batch = self._first("cross")
+        self.ledger.read("cross", batch)
+        self.ledger.grad_x_g += 1
+        g = self._evaluate("lower", batch, through_encoder=True)
+        return self._in_x([g], [torch.ones_like(g)])
+
+    def cross(self, z: Vector) -> Vector:
+        """∇²xy g z on the cross batch."""
+        return self._in_x(*self._cross_roots(z))
+
+    def _in_x(self, roots: Vector, weights: Vector, keep_graph: bool = True) -> Vector:
+        """Σ_k weights_k · ∂roots_k/∂x, averaged over processes."""
+        if not roots:
+            return zeros(self.problem.x)
+        found = product(roots, self.problem.x, weights, keep_graph=keep_graph)
+        return self.problem.processes.average(_zero_filled(found, self.problem.x))
 
     def surrogate(self, z: Vector) -> Tensor:
         """The scalar S, for those whose framework owns `backward()`."""
         (f, *g_y), (_, *weights) = self._surrogate_roots(z)
         return f + dot(g_y, weights) if g_y else f
 
-    def _surrogate_roots(self, z: Vector) -> tuple[list[Tensor], list[Tensor]]:
+    def _surrogate_roots(self, z: Vector) -> tuple[Vector, Vector]:
+        self.ledger.grad_x_f += 1
+        g_y, weights = self._cross_roots(scaled(z, -1.0))
+        return [self.f, *g_y], [torch.ones_like(self.f), *weights]
+
+    def _cross_roots(self, z: Vector) -> tuple[Vector, Vector]:
         batch = self._first("cross")
         self.ledger.read("cross", batch)
-        self.ledger.grad_x_f += 1
         self.ledger.cross_vector += 1
-        g_y, weights = _differentiable(self._graph(batch).g_y, scaled(z, -1.0))
-        return [self.f, *g_y], [torch.ones_like(self.f), *weights]
+        return _differentiable(self._graph(batch).g_y, z)
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
         g_y: Sequence[Tensor] = self._graph(batch).g_y
@@ -160,10 +222,13 @@ class Point:
     def _graph(self, batch: Batch) -> LowerGraph:
         if id(batch) not in self._graphs:
             crosses = any(batch is b for b in self.draw.cross)
-            g = self.problem.evaluate("lower", batch, self.y, self._encodings, through_encoder=crosses)
+            g = self._evaluate("lower", batch, through_encoder=crosses)
             g_y = gradient(g, self.y.leaves, differentiable=True)
             self._graphs[id(batch)] = LowerGraph(g.detach(), self.y.rows(self._filled(g_y, "lower")))
         return self._graphs[id(batch)]
+
+    def _evaluate(self, name: str, batch: Batch, through_encoder: bool) -> Tensor:
+        return self.problem.evaluate(name, batch, self.y, self._encodings, through_encoder, self._masks)
 
     def _first(self, role: str) -> Batch:
         batches = getattr(self.draw, role)

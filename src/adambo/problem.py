@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from adambo.encodings import Encodings, Join
 from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable, TableRows
+from adambo.masks import SameMasks
 from adambo.parameters import Parameters, modules_of, overlap, parameters_of
 from adambo.point import Point
 from adambo.processes import Processes, is_sharded
@@ -76,16 +77,24 @@ class Problem:
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
-    def at(self, draw: Draw, ledger: Ledger | None = None, encodings: Encodings | None = None) -> Point:
+    def at(
+        self,
+        draw: Draw,
+        ledger: Ledger | None = None,
+        encodings: Encodings | None = None,
+        masks: SameMasks | None = None,
+    ) -> Point:
         """What is known at the current (x, y) for `draw`; nothing is computed before it is asked for.
 
         Args:
             draw: The batches, by role.
             ledger: Where oracle calls are counted.
             encodings: Features of the same draw, where they are known already because x has not moved.
+            masks: For methods that evaluate the draw twice, and need the same dropout in both.
         """
         ledger = Ledger() if ledger is None else ledger
-        return Point(self, draw, self.lower_variable(draw), encodings or self.encodings(draw), ledger)
+        encodings = encodings or self.encodings(draw, masks)
+        return Point(self, draw, self.lower_variable(draw), encodings, ledger, masks)
 
     def lower_variable(self, draw: Draw) -> LowerVariable:
         """The part of `y` that `draw` is about."""
@@ -110,17 +119,24 @@ class Problem:
         logger.warning("%s Gradients in y are now computed for all tasks in every step.", reason)
         self._rows_class = TableRows
 
-    def encodings(self, draw: Draw) -> Encodings | None:
+    def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings | None:
         """The features of the batches of `draw`, where the problem has an encoder."""
         return None
 
     def evaluate(
-        self, name: str, batch: Batch, y: LowerVariable, encodings: Encodings | None, through_encoder: bool
+        self,
+        name: str,
+        batch: Batch,
+        y: LowerVariable,
+        encodings: Encodings | None,
+        through_encoder: bool,
+        masks: SameMasks | None = None,
     ) -> Tensor:
         """A loss at the current point, checked: `name` is "upper" or "lower".
 
         Args:
             through_encoder: Whether the loss must be differentiable in the parameters of the encoder.
+            masks: Where dropout must be the same in every evaluation of the batch.
         """
         if is_empty(batch):
             raise SampleError(
@@ -129,7 +145,8 @@ class Problem:
             )
         function = self.upper if name == "upper" else self.lower
         arguments = (batch,) if encodings is None else (encodings.features(batch, through_encoder), batch)
-        with torch.enable_grad(), y.reading():  # with tasks, table[ids] is answered with the rows of the draw
+        # With tasks, table[ids] is answered with the rows of the draw.
+        with torch.enable_grad(), y.reading(), masks.of(batch) if masks else nullcontext():
             loss = function(*arguments)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
@@ -226,8 +243,8 @@ class EncoderHeadProblem(Problem):
             self.modules.append(encoder)
             self.buffers += [b for b in encoder.buffers() if all(b is not known for known in self.buffers)]
 
-    def encodings(self, draw: Draw) -> Encodings:
-        return Encodings(self.encoder, draw, self.concatenate)
+    def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
+        return Encodings(self.encoder, draw, self.concatenate, masks)
 
 
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:

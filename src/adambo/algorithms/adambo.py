@@ -15,8 +15,7 @@ Oracle calls per step: 1 ∇x f, 1 ∇y f, 1 ∇²xy g, `lower_steps` ∇y g, an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch.optim import Adam, Optimizer
 
@@ -27,7 +26,6 @@ from adambo.draw import Draw, Needs
 from adambo.errors import SettingError
 from adambo.inverse import Inverse, Neumann
 from adambo.problem import Problem
-from adambo.vectors import Vector
 
 
 class AdamBO(SurrogateSteps):
@@ -64,6 +62,9 @@ class AdamBO(SurrogateSteps):
         1.0
     """
 
+    summary: ClassVar = "Adam above, SGD below, a Neumann series between; proved for unbounded smoothness"
+    cost: ClassVar = "1 ∇x f, 1 ∇y f, N ∇y g, Q−1 ∇²yy g, 1 ∇²xy g"
+
     def __init__(
         self,
         problem: Problem,
@@ -78,8 +79,6 @@ class AdamBO(SurrogateSteps):
         upper_optimizer: Optimizer | None = None,
         lower_optimizer: Optimizer | None = None,
     ) -> None:
-        if not isinstance(problem, Problem):
-            raise SettingError(f"AdamBO optimises an adambo.Problem, but came {type(problem).__name__}.")
         _check_settings(beta, beta_sq, eps, lower_steps, hypergradient_at)
         if not isinstance(inverse, Inverse | None):
             raise SettingError(f"inverse={inverse!r} is not an Inverse; give for example adambo.Neumann(terms=3).")
@@ -109,12 +108,8 @@ class AdamBO(SurrogateSteps):
             point.backward(z)  # x.grad <- ∇x f − ∇²xy g z
             if self.hypergradient_at == "current":
                 lower_loss = self.descend(point)  # the hypergradient was taken at y_t, not at y_{t+1}
-            self.commit(point, z, before)  # x_{t+1} = Adam(x_t, x.grad)
-        return Info(self, point.f, lower_loss, z=z, m=self._moment("exp_avg"), v=self._moment("exp_avg_sq"))
-
-    def _moment(self, name: str) -> Callable[[], Vector]:
-        """m_t or v_t, if Adam keeps it under `name`; looked up when it is asked for."""
-        return lambda: [self.upper_optimizer.state[p][name] for p in self.problem.x]
+            self.commit(point, before, solved=z)  # x_{t+1} = Adam(x_t, x.grad)
+        return Info(self, point.f, lower_loss, z=z, m=self.upper_state("exp_avg"), v=self.upper_state("exp_avg_sq"))
 
 
 def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, hypergradient_at: str) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor
 from torch.optim import SGD, Optimizer
@@ -18,15 +18,16 @@ from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import check_plain, fitting
 from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
-from adambo.errors import SampleError, StateError, WholeTableUsed
+from adambo.errors import SampleError, SettingError, StateError, WholeTableUsed
 from adambo.guard import Guard, LowerState, undone_on_failure
 from adambo.inverse import Inverse
 from adambo.ledger import Ledger
+from adambo.lower_memory import LowerMemory
 from adambo.lower_variable import LowerVariable, TableRows
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
-from adambo.vectors import Vector, clones, copy_
+from adambo.vectors import Vector, clones, copy_, zeros
 
 T = TypeVar("T")
 
@@ -44,9 +45,11 @@ class Algorithm(ABC):
         needs: The most batches that one step can use, for `adambo.draws`.
         upper_optimizer, lower_optimizer: The torch.optim objects that move x and y; schedulers and hooks (for example
             `register_step_pre_hook`, to clip gradients) go on them.
-        inverse: Where z comes from.
+        inverse: Where z comes from, if that is not the method itself.
         ledger: The oracle calls so far.
         steps: The steps so far.
+        memory: What the method keeps in the space of y between steps.
+        summary, cost: Of the class: one line that says what it does, and one with its oracle calls per step.
 
     Args:
         problem: What is optimised.
@@ -58,6 +61,15 @@ class Algorithm(ABC):
 
     ABSENT: Any = _Absent()  # stands for a lower batch that was not given: None is a fine batch
 
+    summary: ClassVar[str] = ""
+    cost: ClassVar[str] = ""
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        problem = settings.get("problem", arguments[0] if arguments else None)
+        if not isinstance(problem, Problem | None):
+            raise SettingError(f"{cls.__name__} optimises an adambo.Problem, but came {type(problem).__name__}.")
+        return super().__new__(cls)
+
     def __init__(
         self,
         problem: Problem,
@@ -68,7 +80,7 @@ class Algorithm(ABC):
         inverse: Inverse | None = None,
     ) -> None:
         self.problem, self.needs = problem, needs
-        self.upper_optimizer = fitting(upper_optimizer, problem.x, "upper_optimizer", "x")
+        self.upper_optimizer = fitting(upper_optimizer, self._moved_above(), "upper_optimizer", "x")
         self.lower_optimizer = fitting(lower_optimizer, problem.y, "lower_optimizer", "y")
         if problem.tasks is not None:
             check_plain(lower_optimizer)
@@ -77,6 +89,11 @@ class Algorithm(ABC):
         self.steps = self.begun = 0
         self._warned = False
         self.guard = Guard(problem.device, problem.processes)
+        self.memory = LowerMemory(problem.y, len(problem.y[0]) if problem.tasks else None)
+
+    def _moved_above(self) -> Vector:
+        """What the upper optimiser moves."""
+        return self.problem.x
 
     @abstractmethod
     def advance(self, draw: Draw) -> Info:
@@ -104,6 +121,7 @@ class Algorithm(ABC):
                 "warm_start takes a sequence of batches, but came one tensor. For one batch give [batch]."
             )
         last, saved = None, [] if self.problem.tasks else [LowerState(self._whole(), self.lower_optimizer)]
+        visited = self.memory.visited()
         try:
             for batch in lower_batches:
                 if last is None or batch is not last.lower[0]:
@@ -116,10 +134,12 @@ class Algorithm(ABC):
         except BaseException:
             for state_before in reversed(saved):
                 state_before.restore()
+            self.memory.revisit(visited)
             raise
         if not self.guard.on_host:
             for state_before in reversed(saved):
                 state_before.restore(where=self.guard)
+            self.memory.revisit(*self.guard.masked([self.memory.visited()], [visited]))
         self.guard.end_step(counted=False)
 
     def _whole(self, tasks: Any = None) -> LowerVariable:
@@ -178,20 +198,41 @@ class Algorithm(ABC):
             losses.append(g)
         return losses[0]
 
-    def commit(self, point: Point, z: Vector, before: LowerState) -> None:
+    def upper_state(self, name: str) -> Callable[[], Vector]:
+        """What the upper optimiser keeps under `name`, looked up when it is asked for."""
+        return lambda: [self.upper_optimizer.state[p][name] for p in self.problem.x]
+
+    def recall(self, name: str, point: Point, first: Vector | None = None) -> Vector:
+        """What the last visit to these rows of y gave to `commit` as `name`; at first, `first` or zeros."""
+        return self.memory.read(name, point.y, zeros(point.y.values()) if first is None else first)
+
+    def commit(self, point: Point, before: LowerState, *, solved: Vector | None = None, **remembered: Vector) -> None:
         """All values of the step are known and `x.grad` is filled: write the step, or nothing of it.
 
-        In this order: judge the values; y, if it is masked; x; the rows of tasks; what the inverse learnt.
+        In this order: judge the values; y, if it is masked; x; the rows of tasks; what is remembered or learnt.
+
+        Args:
+            point: Whose y has been moved.
+            before: What `undone_on_failure` gave.
+            solved: The z that the inverse found, for an inverse with a memory.
+            remembered: What `recall` shall give under these names at the next visit.
         """
         self.guard.watch("the hypergradient", *[whole_or_local(p.grad) for p in self.problem.x if p.grad is not None])
+        for name, values in remembered.items():
+            self.guard.watch(name, *values)
         self.guard.settle(self.upper_optimizer, self.lower_optimizer)
         if not self.guard.on_host:
             before.restore(where=self.guard)
+        self._before_x_moves()
         self.guard.apply(self.upper_optimizer)
         point.y.write_back()
-        if self.inverse is not None:
-            self.inverse.accept(point, z, self.guard)
+        self.memory.write(point.y, remembered, self.guard)
+        if self.inverse is not None and solved is not None:
+            self.inverse.accept(point, solved, self.guard)
         self.guard.end_step()
+
+    def _before_x_moves(self) -> None:
+        """For methods that keep x_t: the step is good, and x still has its value."""
 
     def _begin(self, draw: Draw | Batch, lower_batch: Batch = ABSENT) -> Draw:
         self._report_lost_steps()
@@ -245,10 +286,14 @@ class Algorithm(ABC):
                 stacklevel=2,
             )
 
+    def warm_step(self, point: Point) -> None:
+        """One step of a warm start."""
+        self.descend(point)
+
     def _warm_step(self, draw: Draw, encodings: Encodings | None) -> None:
         self.guard.begin_step()
         point = self.problem.at(draw, self.ledger, encodings)
-        self.descend(point)
+        self.warm_step(point)
         self.guard.settle(self.lower_optimizer)
         point.y.write_back()
 

@@ -30,6 +30,7 @@ def saved(solver: Algorithm) -> dict[str, Any]:
             else {"kind": type(solver.inverse).__name__, "state": solver.inverse.state_dict()},
             "buffers": list(solver.problem.buffers),
             "ledger": solver.ledger.as_dict(),
+            "memory": solver.memory.state_dict(),
             "own": solver.own_state(),
         }
     )
@@ -63,6 +64,7 @@ def _check(solver: Algorithm, state: dict[str, Any]) -> None:
         "inverse",
         "buffers",
         "ledger",
+        "memory",
         "own",
     }
     if not isinstance(state, dict) or set(state) != names:
@@ -118,6 +120,7 @@ def _write(solver: Algorithm, state: dict[str, Any]) -> None:
     state = copy.deepcopy(state)
     if solver.inverse is not None:
         solver.inverse.load_state_dict(state["inverse"]["state"], solver.problem.y)
+    solver.memory.load_state_dict(state["memory"])
     solver.load_own_state(state["own"])
     solver.upper_optimizer.load_state_dict(state["upper_optimizer"])
     solver.lower_optimizer.load_state_dict(state["lower_optimizer"])

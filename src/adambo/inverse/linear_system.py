@@ -47,6 +47,7 @@ class LinearSystem(Inverse):
         if self._z is None:
             self._z = zeros(point.problem.y)
         point.y.write_state(self._z, guard.masked(z, point.y.of_state(self._z)))
+        point.y.share(self._z)
 
     def state_dict(self) -> dict[str, Any]:
         return {"z": self._z}

@@ -47,6 +47,7 @@ class AlgorithmContract(ABC):
             `curvature_vector`, which are compared only if named. Override `expected_ledger` where steps differ.
         implicit: Whether x moves by the implicit hypergradient alone, so that a term of x in the lower loss does
             nothing. False for penalty methods.
+        lower_level_moves_alone: Whether y moves with lr = 0 as well. False where lr moves both, as in meta-learning.
         stacks_tasks: Whether the method works on stacked lower variables.
         takes_encoder_head: Whether the method works on an `EncoderHeadProblem`.
     """
@@ -59,6 +60,7 @@ class AlgorithmContract(ABC):
     order_tolerance: float = 1e-12
     ledger_per_step: ClassVar[dict[str, int]] = {}
     implicit: bool = True
+    lower_level_moves_alone: bool = True
     stacks_tasks: bool = True
     takes_encoder_head: bool = True
 
@@ -102,6 +104,8 @@ class AlgorithmContract(ABC):
         for _ in range(3):
             solver.step(0, 0)
         assert same(copies(solver)[0], x)
+        if not self.lower_level_moves_alone:
+            return
         assert not torch.equal(flat(copies(solver)[1]), start), "y moves all the same"
         assert torch.equal(flat(y), start)
 
