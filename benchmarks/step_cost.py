@@ -1,12 +1,14 @@
-"""What one AdamBO step costs: against a plain Adam step on the same data, and against hand-written autograd.
+"""What one step costs: against a plain Adam step on the same data, and against hand-written autograd.
 
     python benchmarks/step_cost.py                 # the table: time and memory
+    python benchmarks/step_cost.py --rows SLIP     # only rows whose name contains this
     python benchmarks/step_cost.py --steps 400     # more interleaved steps
     python benchmarks/step_cost.py --no-memory
 
-Contenders of a row take turns, step by step, so that a slow moment of the machine hits all of them; the ratio is the
-median of the paired ratios. Memory is the maximum resident set above the built problem, one process per row; a step on
-a throw-away copy comes first, so that the code of the kernels is loaded and only data is counted.
+All contenders with one reference take turns with it, step by step, so that a slow moment of the machine hits all of
+them; a ratio is the median of the paired ratios. Memory is the maximum resident set above the built problem, one
+process per row; a step on a throw-away copy comes first, so that the code of the kernels is loaded and only data is
+counted.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ def plain_adam() -> Step:
     return step
 
 
-def adambo_head(lower_steps: int) -> Step:
-    """One shared head."""
+def shared_head(make: Callable[[adambo.Problem], adambo.Algorithm]) -> Step:
+    """One shared head, moved by the solver that `make` builds."""
     encoder, head, (upper, lower) = Encoder(), nn.Linear(256, 6), sequences()
 
     def loss(features: Tensor, batch: list[Tensor]) -> Tensor:
@@ -77,7 +79,7 @@ def adambo_head(lower_steps: int) -> Step:
     problem = adambo.EncoderHeadProblem(
         lambda batch: encoder(batch[0]), loss, regularised, encoder, head, concatenate=True
     )
-    solver = adambo.AdamBO(problem, lower_steps=lower_steps)
+    solver = make(problem)
     return lambda: solver.step(upper, lower)
 
 
@@ -171,10 +173,23 @@ def straight_autograd(build: Callable[[], tuple], terms: int, neumann_step: floa
     return step
 
 
+# Workload: (contender, reference, name of the reference, bar). Rows with the same reference take turns together.
 ROWS: dict[str, tuple[Callable[[], Step], Callable[[], Step], str, float]] = {
-    "transformer head, 1 lower step": (lambda: adambo_head(1), plain_adam, "plain Adam", 1.05),
-    "transformer head, 5 lower steps": (lambda: adambo_head(5), plain_adam, "plain Adam", 1.06),
-    "20 tasks with their own heads": (adambo_tasks, plain_adam, "plain Adam", 1.10),
+    name: (contender, plain_adam, "plain Adam", bar)
+    for name, contender, bar in (
+        ("transformer head, 1 lower step", lambda: shared_head(adambo.AdamBO), 1.05),
+        ("transformer head, 5 lower steps", lambda: shared_head(lambda p: adambo.AdamBO(p, lower_steps=5)), 1.06),
+        ("20 tasks with their own heads", adambo_tasks, 1.10),
+        ("SLIP", lambda: shared_head(adambo.SLIP), 1.10),
+        ("SOBA", lambda: shared_head(adambo.SOBA), 1.10),
+        ("MA-SOBA", lambda: shared_head(adambo.MASOBA), 1.10),
+        ("TTSA", lambda: shared_head(adambo.TTSA), 1.10),
+        ("StocBiO, 3 lower steps", lambda: shared_head(lambda p: adambo.StocBiO(p, lower_steps=3)), 1.10),
+        ("SUSTAIN", lambda: shared_head(adambo.SUSTAIN), 2.20),
+        ("AccBO", lambda: shared_head(adambo.AccBO), 2.20),
+        ("VR-AdamBO", lambda: shared_head(adambo.VRAdamBO), 2.20),
+    )
+} | {
     "hyper-cleaning, MLP 784-300-10": (
         lambda: adambo_whole(cleaning, 3),
         lambda: straight_autograd(cleaning, 3),
@@ -190,19 +205,29 @@ ROWS: dict[str, tuple[Callable[[], Step], Callable[[], Step], str, float]] = {
 }
 
 
-def paired_times(first: Step, second: Step, steps: int, warm_up: int = 10) -> tuple[list[float], list[float]]:
-    """Seconds per step of two contenders that take turns, each going first every other time."""
-    times: tuple[list[float], list[float]] = ([], [])
+def groups(chosen: str) -> list[list[str]]:
+    """The rows whose name contains `chosen`; those with one reference together."""
+    together: dict[object, list[str]] = {}
+    for name, (_, reference, _, _) in ROWS.items():
+        if chosen in name:
+            together.setdefault(reference, []).append(name)
+    return list(together.values())
+
+
+def interleaved_times(contenders: list[Step], steps: int, warm_up: int = 10) -> list[list[float]]:
+    """Seconds per step of contenders that take turns, each going first equally often."""
+    times: list[list[float]] = [[] for _ in contenders]
     for turn in range(warm_up + steps):
-        for k in (0, 1) if turn % 2 else (1, 0):
+        for place in range(len(contenders)):
+            k = (turn + place) % len(contenders)
             start = time.perf_counter()
-            (first, second)[k]()
+            contenders[k]()
             if turn >= warm_up:
                 times[k].append(time.perf_counter() - start)
     return times
 
 
-def peak_memory(build: Callable[[], Step], steps: int = 20) -> float:
+def peak_memory(build: Callable[[], Step], steps: int = 5) -> float:
     """MiB of resident memory that `steps` steps need above the built problem (Linux)."""
     build()()
     gc.collect()
@@ -228,7 +253,7 @@ def memory_in_a_process(row: str, contender: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="interleaved steps per row")
+    parser.add_argument("--steps", type=int, default=100, help="interleaved steps per row")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--no-memory", action="store_true", help="time only")
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
@@ -243,18 +268,17 @@ def main() -> None:
     print(f"torch {torch.__version__}, {threads} threads, {platform.machine()}, {options.steps} steps a row")
     columns = ("adambo ms", 11), ("ref. ms", 9), ("ratio", 7), ("bar", 6), ("MiB", 8), ("ref.", 7), ("ratio", 7)
     print(f"{'workload':34}" + "".join(f"{name:>{width}}" for name, width in columns) + "  reference")
-    for row, (ours, reference, name, bar) in ROWS.items():
-        if options.rows not in row:
-            continue
-        mine, theirs = paired_times(ours(), reference(), options.steps)
-        ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-        line = (
-            f"{row:34}{1e3 * statistics.median(mine):11.2f}{1e3 * statistics.median(theirs):9.2f}{ratio:7.3f}{bar:6.2f}"
-        )
-        if not options.no_memory:
-            memory = [memory_in_a_process(row, k) for k in (0, 1)]
-            line += f"{memory[0]:8.1f}{memory[1]:7.1f}{memory[0] / memory[1]:7.3f}"
-        print(f"{line}  {name}", flush=True)
+    for rows in groups(options.rows):
+        _, reference, name, _ = ROWS[rows[0]]
+        theirs, *others = interleaved_times([reference(), *(ROWS[row][0]() for row in rows)], options.steps)
+        for row, mine in zip(rows, others, strict=True):
+            ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+            medians = "".join(f"{1e3 * statistics.median(t):{width}.2f}" for t, width in ((mine, 11), (theirs, 9)))
+            line = f"{row:34}{medians}{ratio:7.3f}{ROWS[row][3]:6.2f}"
+            if not options.no_memory:
+                memory = [memory_in_a_process(row, k) for k in (0, 1)]
+                line += f"{memory[0]:8.1f}{memory[1]:7.1f}{memory[0] / memory[1]:7.3f}"
+            print(f"{line}  {name}", flush=True)
 
 
 if __name__ == "__main__":

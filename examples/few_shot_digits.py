@@ -73,6 +73,16 @@ def make_tasks(images: Tensor, digits: Tensor, number: int, generator: torch.Gen
     return Episode(torch.arange(number), field.view(number, WAYS, SHOTS + QUERIES, FIELD, FIELD))
 
 
+def make_encoder() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * (FIELD // 4) ** 2, FEATURES),
+        # ‖features‖² ≤ 32 bounds the curvature of the support loss by (32 + 1) / 2 + MU, which is below 2 / LOWER_LR.
+        nn.LayerNorm(FEATURES, elementwise_affine=False),
+    )  # fmt: skip
+
+
 def encode(encoder: nn.Module, episode: Episode) -> Tensor:
     """Features (task, digit, example, feature) of all images, in one call of the encoder."""
     return encoder(episode.images.reshape(-1, 1, FIELD, FIELD)).view(*episode.images.shape[:3], FEATURES)
@@ -128,13 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Measurement]:
     judged_train_tasks = train_tasks.only(torch.arange(min(given.tasks, JUDGED_TASKS)))
 
     # The problem: x is the encoder, y is one linear head per task, stacked.
-    encoder = nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * (FIELD // 4) ** 2, FEATURES),
-        # ‖features‖² ≤ 32 bounds the curvature of the support loss by (32 + 1) / 2 + MU, which is below 2 / LOWER_LR.
-        nn.LayerNorm(FEATURES, elementwise_affine=False),
-    )  # fmt: skip
+    encoder = make_encoder()
     weights = nn.Parameter(torch.zeros(given.tasks, WAYS, FEATURES))
     biases = nn.Parameter(torch.zeros(given.tasks, WAYS))
     problem = adambo.EncoderHeadProblem(

@@ -19,7 +19,18 @@ from torch.nn.parallel import DistributedDataParallel
 import adambo
 
 STEPS = 4
-SETTINGS = {"lr": 0.02, "lower_lr": 0.1, "eps": 1e-3}
+SETTINGS = {"lr": 0.02, "lower_lr": 0.1}
+OWN_SETTINGS = {
+    "AdamBO": {"eps": 1e-3},
+    "VRAdamBO": {"eps": 1e-3, "option": 1},
+    "BOREP": {"radius": 0.05},
+    "MAML": {"inner_steps": 2},
+    "ANIL": {"inner_steps": 2},
+    "SOBA": {"fresh": True},
+}
+BASELINES = sorted(adambo.algorithms.ALL.keys() - {"AdamBO"})
+META = {"MAML", "ANIL"}  # one head for all tasks
+GRADIENTS_APART = META | {"SABA", "F2SA"}  # not with FSDP2, which knows one backward pass
 TASKS, MU = 6, 0.2
 
 
@@ -101,9 +112,15 @@ def whole(tensors):
     return [(t.full_tensor() if hasattr(t, "full_tensor") else t).detach().clone() for t in tensors]
 
 
-def trajectory(rank, *, wrap=None, encoder_head=True, concatenate=False, independent=False, surrogate=False, **more):
+def make(problem, algorithm="AdamBO", **more):
+    return adambo.algorithms.ALL[algorithm](problem, **SETTINGS, **OWN_SETTINGS.get(algorithm, {}), **more)
+
+
+def trajectory(
+    rank, *, wrap=None, encoder_head=True, concatenate=False, independent=False, surrogate=False, **solver_settings
+):
     problem = build(rank, wrap=wrap, encoder_head=encoder_head, concatenate=concatenate)
-    solver = adambo.AdamBO(problem, **SETTINGS, **more)
+    solver = make(problem, **solver_settings)
     solver.warm_start([batch_of(rank, "warm", k) for k in range(2)])
     hypergradients = []
     for step in range(STEPS):
@@ -151,13 +168,16 @@ def stacked_problem(rank, wrap, encoder_head):
 
 def stacked_trajectory(rank, *, split, wrap=None, encoder_head=True, step=0.1, **more):
     problem = stacked_problem(rank, wrap, encoder_head)
-    solver = adambo.AdamBO(problem, **SETTINGS, inverse=adambo.Neumann(terms=3, step=step), **more)
+    if more.get("algorithm") is None or hasattr(make(problem, **more).inverse, "terms"):
+        more["inverse"] = adambo.Neumann(terms=3, step=step)
+    solver = make(problem, **more)
     solver.warm_start([tasks_of_step(k, rank, split) for k in (50, 51)])
     hypergradients = []
     for k in range(STEPS):
         batch = tasks_of_step(k, rank, split)
         hypergradients += whole(solver.step(batch, batch).hypergradient)
-    return {"hypergradients": hypergradients, "x": whole(problem.x), "y": whole(problem.y), "s": solver.inverse.step}
+    found = {"hypergradients": hypergradients, "x": whole(problem.x), "y": whole(problem.y)}
+    return found | ({"s": solver.inverse.step} if solver.inverse is not None else {})
 
 
 def with_nan(rank, batch, owner):
@@ -169,7 +189,7 @@ def with_nan(rank, batch, owner):
 def stops_at_nan(rank, *, where, good_steps=3, wrap="ddp", **more):
     """One bad step among good ones: what it raised, and whether it left a trace."""
     problem = build(rank, wrap=wrap)
-    solver = adambo.AdamBO(problem, **SETTINGS, **more)
+    solver = make(problem, **more)
     good = [draw_of(rank, step, solver.needs, True) for step in range(8)]
     for draw in good[:good_steps]:
         solver.step(draw)
@@ -192,7 +212,7 @@ def stops_at_nan(rank, *, where, good_steps=3, wrap="ddp", **more):
 
 def without_the_bad_step(good_steps, **more):
     problem = build(None)
-    solver = adambo.AdamBO(problem, **SETTINGS, **more)
+    solver = make(problem, **more)
     for step in range(good_steps + 1):
         solver.step(draw_of(None, step, solver.needs, True))
     return whole([*problem.x, *problem.y])
@@ -250,7 +270,30 @@ SCENARIOS = {
     "same tasks, ddp": lambda rank: stacked_trajectory(rank, split=False, wrap="ddp", lower_steps=2),
     "same tasks, in the losses": lambda rank: stacked_trajectory(rank, split=False, encoder_head=False),
 }
+for name in BASELINES:
+    SCENARIOS |= {
+        f"{name}, ddp": lambda rank, name=name: trajectory(rank, algorithm=name, wrap="ddp", independent=True),
+        f"{name}, ddp, concatenated": lambda rank, name=name: trajectory(
+            rank, algorithm=name, wrap="ddp", concatenate=True
+        ),
+        f"{name}, ddp in the losses": lambda rank, name=name: trajectory(
+            rank, algorithm=name, wrap="ddp", encoder_head=False
+        ),
+        f"{name}, not wrapped": lambda rank, name=name: trajectory(rank, algorithm=name, independent=True),
+    }
+    if name not in META:
+        SCENARIOS |= {
+            f"{name}, tasks split": lambda rank, name=name: stacked_trajectory(rank, algorithm=name, split=True),
+            f"{name}, same tasks, ddp": lambda rank, name=name: stacked_trajectory(
+                rank, algorithm=name, split=False, wrap="ddp"
+            ),
+        }
+    if name not in GRADIENTS_APART:
+        SCENARIOS[f"{name}, fsdp"] = lambda rank, name=name: trajectory(rank, algorithm=name, wrap="fsdp")
 ONLY_IN_TWO = {
+    f"NaN in the upper loss of {name}": lambda rank, name=name: stops_at_nan(rank, algorithm=name, where=["upper"])
+    for name in BASELINES
+} | {
     "tasks split, automatic step": lambda rank: stacked_trajectory(rank, split=True, step="auto"),
     "NaN in the upper loss": lambda rank: stops_at_nan(rank, where=["upper"]),
     "NaN in the first step": lambda rank: stops_at_nan(rank, where=["upper"], good_steps=0),

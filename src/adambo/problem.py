@@ -25,7 +25,7 @@ from adambo.lower_variable import GatheredRows, LowerVariable, TableRows
 from adambo.masks import SameMasks
 from adambo.parameters import Parameters, modules_of, overlap, parameters_of
 from adambo.point import Point
-from adambo.processes import Processes, is_sharded
+from adambo.processes import Processes, is_sharded, whole_or_local
 from adambo.vectors import Vector, clones, copy_
 
 logger = logging.getLogger("adambo")
@@ -253,8 +253,9 @@ def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> l
     mine, given = ([(tuple(t.shape), t.dtype, t.device) for t in part] for part in (parameters, values))
     if mine != given:
         raise ProblemError(f"moved_to({name}=...) was given {given}, but {name} is {mine}.")
-    if len({v.data_ptr() for v in values if v.numel()}) < sum(1 for v in values if v.numel()) or any(
-        size > 1 and stride == 0 for v in values for size, stride in zip(v.shape, v.stride(), strict=True)
+    held = [part for part in map(whole_or_local, values) if part.numel()]
+    if len({part.data_ptr() for part in held}) < len(held) or any(
+        size > 1 and stride == 0 for part in held for size, stride in zip(part.shape, part.stride(), strict=True)
     ):
         raise ProblemError(
             f"moved_to({name}=...) exchanges values, so each tensor given needs memory of its own; some share it, or "

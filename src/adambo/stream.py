@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch import distributed
+from torch.utils.data import default_collate
 
 from adambo.draw import Batch, Draw, LazyBatches, Needs
-from adambo.errors import SampleError, SettingError, StateError
-
-Source = Any
+from adambo.errors import SettingError, StateError
+from adambo.sources import Sequential, Slots, Source, as_slots, as_source, key_of, snapshot_sources
 
 
 class DrawStream(Iterator[Draw]):
@@ -27,13 +26,22 @@ class DrawStream(Iterator[Draw]):
     """
 
     def __init__(
-        self, upper: Source, lower: Source, needs: Needs, seed: int, reuse: bool, rank: int, tasks: Source = None
+        self,
+        upper: Source,
+        lower: Source,
+        needs: Needs,
+        seed: int,
+        reuse: bool,
+        rank: int,
+        tasks: Source = None,
+        snapshot: tuple[Source, Source] | None = None,
     ) -> None:
         self.needs, self.seed, self.reuse, self.rank, self._tasks = needs, seed, reuse, rank, tasks
         self.step = 0
+        self._snapshot = snapshot
         per_step = (needs.upper, 1 if reuse else needs.lower + needs.cross + needs.hessian)
-        self._upper = upper if not isinstance(upper, _Sequential) else upper.taking(per_step[0])
-        self._lower = lower if not isinstance(lower, _Sequential) else lower.taking(per_step[1])
+        self._upper = upper if not isinstance(upper, Sequential) else upper.taking(per_step[0])
+        self._lower = lower if not isinstance(lower, Sequential) else lower.taking(per_step[1])
 
     def __iter__(self) -> DrawStream:
         return self
@@ -67,10 +75,53 @@ class DrawStream(Iterator[Draw]):
         """`steps` lower batches for `solver.warm_start`; no draw will hold them (of iterables: the first ones)."""
         return LazyBatches([self._maker(self._lower, 0, "warm_start", index) for index in range(steps)])
 
+    def slot_batches(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
+        """The batches of all lower slots and of all upper slots: `solver.fill_memory(*stream.slot_batches())`."""
+        lower, upper = self.needs.slots
+        return tuple(  # type: ignore[return-value]
+            LazyBatches([self._slot_maker(source, role, slot) for slot in range(count)])
+            for source, role, count in ((self._lower, "lower", lower), (self._upper, "upper", upper))
+        )
+
     def _draw(self, step: int) -> Draw:
+        draw = self._slot_draw(step) if self.needs.slots[0] else self._sampled_draw(step)
+        return draw if self._snapshot is None else replace(draw, snapshot=self._large_draw(step))
+
+    def _slot_draw(self, step: int) -> Draw:
+        """A draw of two slots. With tasks both have one number, so that they are about the same tasks."""
+        chance = random.Random(key_of(self.seed, step, "slot", 0))
+        i, j = (chance.randrange(count) for count in self.needs.slots)
+        j = i if self._tasks is not None else j
+        lower, upper = self.slot_batches()
+        return Draw(upper[j : j + 1], lower[i : i + 1], seed=key_of(self.seed, step, "dropout", self.rank), slot=(i, j))
+
+    def _slot_maker(self, source: Source, role: str, slot: int) -> Callable[[], Batch]:
+        """A slot is one fixed minibatch, made anew whenever it is drawn, but always the same."""
+        if isinstance(source, Slots):
+            return lambda: source.batch(slot, self.seed, self.rank)
+        keys = [role, slot, *([self.rank] if self.rank else [])]
+
+        def generator(*key: Any) -> torch.Generator:
+            return torch.Generator().manual_seed(key_of(self.seed, "slot", *key))
+
+        if self._tasks is None:
+            return lambda: source(generator(*keys))
+        tasks = self._tasks
+        return lambda: source(generator(*keys), tasks(generator("tasks", slot)))
+
+    def _large_draw(self, step: int) -> Draw:
+        """One large upper batch, and one large lower batch for all lower roles."""
+        assert self._snapshot is not None
+        upper, lower = (
+            LazyBatches([self._maker(source, step, f"{role} snapshot", 0)])
+            for source, role in zip(self._snapshot, ("upper", "lower"), strict=True)
+        )
+        return Draw(upper, lower, lower, LazyBatches([lambda: lower[0]] * self.needs.hessian))
+
+    def _sampled_draw(self, step: int) -> Draw:
         needs = self.needs
-        level = random.Random(_key(self.seed, step, "level", 0)).randrange(needs.levels) if needs.levels else None
-        seed = _key(self.seed, step, "dropout", self.rank)
+        level = random.Random(key_of(self.seed, step, "level", 0)).randrange(needs.levels) if needs.levels else None
+        seed = key_of(self.seed, step, "dropout", self.rank)
         upper = self._batches(self._upper, step, "upper", needs.upper)
         if self.reuse:
             one = self._batches(self._lower, step, "lower", 1)
@@ -88,19 +139,19 @@ class DrawStream(Iterator[Draw]):
         )
 
     def _batches(self, source: Source, step: int, role: str, count: int, offset: int = 0) -> Sequence[Batch]:
-        if isinstance(source, _Sequential):
+        if isinstance(source, Sequential):
             return tuple([source.at(step, offset + index) for index in range(count)])  # a list: StopIteration passes
         return LazyBatches([self._maker(source, step, role, index) for index in range(count)])
 
     def _maker(self, source: Source, step: int, role: str, index: int) -> Callable[[], Batch]:
-        if isinstance(source, _Sequential):
+        if isinstance(source, Sequential):
             return lambda: source.at(0, index)
         # The rank is part of the key only where there are ranks, so that one process draws as no process does.
         ranks = [self.rank] if self.rank else []
         seed, tasks = self.seed, self._tasks
 
         def generator(*key: Any) -> torch.Generator:
-            return torch.Generator().manual_seed(_key(seed, step, *key))
+            return torch.Generator().manual_seed(key_of(seed, step, *key))
 
         if tasks is None:
             return lambda: source(generator(role, index, *ranks))
@@ -119,6 +170,7 @@ def draws(
     batch_size: int | tuple[int | None, int | None] | None = None,
     collate: Callable[[list[Any]], Batch] = default_collate,
     tasks: Callable[[torch.Generator], Any] | None = None,
+    snapshot: int | tuple[Source, Source] | None = None,
 ) -> DrawStream:
     """A stream of draws for a solver.
 
@@ -135,6 +187,12 @@ def draws(
         collate: For datasets: makes a batch from a list of examples.
         tasks: For many-task problems: names the tasks of a step from a `torch.Generator`. The sources are then
             callables (generator, tasks) -> batch, and all batches of a step, on all processes, get the same tasks.
+        snapshot: For methods with a large batch (VRBO now and then, VR-AdamBO at first): its size, where the sources
+            are datasets, or two functions like `upper` and `lower` that make it. It is drawn only when it is read.
+
+    For a method with a table (`SABA`) the data is divided into fixed slots, and each draw names two of them: a dataset
+    is shuffled once and split into as many parts as there are slots; a function is called with a generator that
+    depends on the slot alone; of a list of batches, each is a slot.
 
     Example:
         >>> numbers = torch.arange(100)
@@ -152,7 +210,7 @@ def draws(
         raise SettingError(f"batch_size={batch_size!r} must be an integer, or (upper, lower).")
     rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
     sources = [
-        _as_source(source, size, collate, name)
+        as_source(source, size, collate, name)
         for source, size, name in zip((upper, lower), sizes, ("upper", "lower"), strict=True)
     ]
     if tasks is not None and not (callable(upper) and callable(lower)):
@@ -160,92 +218,17 @@ def draws(
             "With tasks=, upper and lower must be functions (generator, tasks) -> batch: an iterable or a dataset "
             "does not know which tasks the step is about."
         )
-    return DrawStream(sources[0], sources[1], needs, seed, reuse, rank, tasks)
-
-
-def _as_source(source: Source, size: int | None, collate: Callable[[list[Any]], Batch], name: str) -> Source:
-    if isinstance(source, tuple) and any(isinstance(part, Tensor) for part in source):
-        raise SettingError(f"{name} is a tuple of tensors; wrap it: torch.utils.data.TensorDataset(*tensors).")
-    if size is not None and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        if len(source) == 0:
-            raise SettingError(f"The {name} dataset is empty: there is nothing to draw from.")
-        if not 1 <= size <= len(source):
+    large = snapshot_sources(snapshot, (upper, lower), collate)
+    if needs.slots[0]:
+        if tasks is not None and needs.slots[0] != needs.slots[1]:
             raise SettingError(
-                f"batch_size={size} cannot be drawn from the {name} dataset of {len(source)} examples without "
-                f"repeats. Choose a number from 1 to {len(source)}."
+                f"With tasks=, a slot is a set of tasks for both levels, but there are {needs.slots[0]} lower and "
+                f"{needs.slots[1]} upper slots. Give lower_slots and upper_slots the same number."
             )
-        return lambda generator: _collated(source, _distinct(len(source), size, generator), collate)
-    if callable(source):
-        return source
-    if size is not None:
-        raise SettingError(
-            f"batch_size={size} was given for {name}={type(source).__name__}, which makes its own batches. Give its "
-            "dataset instead, or leave batch_size out for it: batch_size=(upper, lower), with None for neither."
-        )
-    by_index = isinstance(source, Dataset) and not isinstance(source, IterableDataset)
-    if isinstance(source, Iterable) and not by_index and not isinstance(source, dict) and not hasattr(source, "dtype"):
-        return _Sequential(source)
-    raise SettingError(
-        f"{name}={type(source).__name__} cannot be drawn from as it is. Give batch_size= with a map-style dataset "
-        "(it needs len() and indexing), or a function generator -> batch, or an iterable of batches."
-    )
-
-
-class _Sequential:
-    """An iterable source, read in order: step t takes its items t·n to t·n + n − 1."""
-
-    def __init__(self, source: Iterable[Batch], per_step: int = 0) -> None:
-        self.source, self.per_step = source, per_step
-        self._iterator: Iterator[Batch] | None = None
-        self._position = 0
-        self._recent: dict[int, Batch] = {}
-
-    def taking(self, per_step: int) -> _Sequential:
-        return _Sequential(self.source, per_step)
-
-    def at(self, step: int, index: int) -> Batch:
-        wanted = step * self.per_step + index
-        if wanted in self._recent:
-            return self._recent[wanted]
-        if self._iterator is None or wanted < self._position:
-            if self._iterator is not None and iter(self.source) is self.source:
-                raise StateError(
-                    f"The source is a one-shot iterator, already read up to item {self._position}, so item {wanted} "
-                    "cannot be replayed. Give a list, a DataLoader or a dataset to be able to seek."
-                )
-            self._iterator, self._position, self._recent = iter(self.source), 0, {}
-        while self._position <= wanted:
-            batch = self._next()
-            self._position += 1
-        self._recent = {k: b for k, b in self._recent.items() if k >= step * self.per_step} | {wanted: batch}
-        return batch
-
-    def _next(self) -> Batch:
-        assert self._iterator is not None
-        for batch in self._iterator:
-            return batch
-        if self._position == 0:
-            raise SampleError("The source of batches is empty: it gave nothing when it was read for the first time.")
-        self._iterator = iter(self.source)
-        return next(self._iterator)
-
-
-def _key(*parts: object) -> int:
-    """A 63-bit number that depends on all of `parts`."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def _distinct(n: int, size: int, generator: torch.Generator) -> list[int]:
-    seed = int(torch.randint(2**62, (), generator=generator))
-    return random.Random(seed).sample(range(n), size)
-
-
-def _collated(dataset: Any, indices: list[int], collate: Callable[[list[Any]], Batch]) -> Batch:
-    if isinstance(dataset, Tensor):
-        return dataset[indices]
-    if isinstance(dataset, torch.utils.data.TensorDataset) and collate is default_collate:
-        return [tensor[indices] for tensor in dataset.tensors]
-    if hasattr(dataset, "__getitems__"):
-        return collate(dataset.__getitems__(indices))
-    return collate([dataset[index] for index in indices])
+        sources = [
+            as_slots(source, made, size, count, collate, name)
+            for source, made, size, count, name in zip(
+                (upper, lower), sources, sizes, needs.slots[::-1], ("upper", "lower"), strict=True
+            )
+        ]
+    return DrawStream(sources[0], sources[1], needs, seed, reuse, rank, tasks, large)

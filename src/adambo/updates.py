@@ -81,7 +81,9 @@ class _Part:
         state = self.of_state(name)
         if not state:
             return state
-        keep: Any = kept if self.bad is None else torch.where(self.bad > 0, 1.0, kept)
+        keep: Any = kept
+        if self.bad is not None:
+            keep = torch.where(self.bad > 0, 1.0, torch.full_like(self.bad, kept, dtype=torch.float64)).to(state[0])
         torch._foreach_mul_(state, keep)
         torch._foreach_add_(state, values, alpha=weight)
         return state

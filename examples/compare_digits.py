@@ -1,0 +1,248 @@
+"""All algorithms of the library on one problem: few-shot digits, as in few_shot_digits.py, with fewer tasks.
+
+Every algorithm starts from the same encoder, sees the same tasks in the same order, makes the same number of upper
+steps, and is judged in the same way: the encoder is frozen, and fresh heads are fitted on tasks made of images that
+training never saw. Changing the algorithm is changing one word; its rates are in SETTINGS, all the rest is shared.
+
+MAML and ANIL learn one initial head instead of a head per task, so their steps take a list of draws, one per task.
+
+    python examples/compare_digits.py --steps 300 --seed 0 --jobs 2 --out demo/compare_digits.png
+    python examples/compare_digits.py --only AdamBO SLIP BOREP
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from few_shot_digits import (
+    FEATURES,
+    JUDGED_TASKS,
+    LOWER_LR,
+    TRAIN_IMAGES,
+    WAYS,
+    Episode,
+    accuracy,
+    encode,
+    make_encoder,
+    make_tasks,
+    query_loss,
+    support_loss,
+)
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_digits
+from torch import nn
+
+import adambo
+
+TASKS, TASKS_PER_STEP, MEASUREMENTS = 30, 10, 10
+META_LEARNERS = ("MAML", "ANIL")
+ORACLES = {  # the columns of the table: what the ledger calls them, and what mathematics does
+    "grad_x_f": "∇x f", "grad_y_f": "∇y f", "grad_x_g": "∇x g", "grad_y_g": "∇y g",
+    "hessian_vector": "∇²yy g", "cross_vector": "∇²xy g", "curvature_vector": "λ_max",
+}  # fmt: skip
+
+# Rates found by trying a few powers of ten and their halves for each method, with seed 1. lower_lr is LOWER_LR except
+# where it is named.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "AdamBO": {"lr": 2e-3},
+    "VRAdamBO": {"lr": 2e-3},
+    "StocBiO": {"lr": 0.1},
+    "TTSA": {"lr": 0.1},
+    "SUSTAIN": {"lr": 0.1},
+    "VRBO": {"lr": 0.1},
+    "AccBO": {"lr": 0.05},
+    "SOBA": {"lr": 0.1},
+    "SABA": {"lr": 0.1, "lower_slots": TASKS // TASKS_PER_STEP, "upper_slots": TASKS // TASKS_PER_STEP},
+    "MASOBA": {"lr": 0.1},
+    "SLIP": {"lr": 0.05},
+    "BOREP": {"lr": 0.05},
+    "FSLA": {"lr": 0.1},
+    "F2SA": {"lr": 0.1},
+    "MAML": {"lr": 0.1},
+    "ANIL": {"lr": 0.1},
+}
+
+
+class Measurement(NamedTuple):
+    step: int
+    seconds: float
+    calls: int
+    train: float
+    test: float
+
+
+class Run(NamedTuple):
+    name: str
+    history: list[Measurement]
+    ledger: dict[str, int]
+
+
+class Data(NamedTuple):
+    train: Episode
+    test: Episode
+
+
+def make_data(seed: int) -> Data:
+    """Tasks for training and for testing, without a common image."""
+    generator = torch.Generator().manual_seed(seed)
+    digits = load_digits()
+    order = torch.randperm(len(digits.target), generator=generator)
+    images, labels = torch.tensor(digits.images, dtype=torch.float32)[order] / 16, torch.tensor(digits.target)[order]
+    return Data(
+        make_tasks(images[:TRAIN_IMAGES], labels[:TRAIN_IMAGES], TASKS, generator),
+        make_tasks(images[TRAIN_IMAGES:], labels[TRAIN_IMAGES:], JUDGED_TASKS, generator),
+    )
+
+
+def make_problem(name: str, encoder: nn.Module) -> adambo.EncoderHeadProblem:
+    """x is the encoder; y is one linear head per task, stacked, or the one initial head of a meta-learner."""
+    heads = 1 if name in META_LEARNERS else TASKS
+    weights, biases = nn.Parameter(torch.zeros(heads, WAYS, FEATURES)), nn.Parameter(torch.zeros(heads, WAYS))
+
+    def of(episode: Episode) -> tuple[torch.Tensor, torch.Tensor]:
+        return (weights, biases) if heads == 1 else (weights[episode.ids], biases[episode.ids])
+
+    return adambo.EncoderHeadProblem(
+        encoder=lambda episode: encode(encoder, episode),
+        upper=lambda features, episode: query_loss(*of(episode), features),
+        lower=lambda features, episode: support_loss(*of(episode), features),
+        x=encoder,
+        y=[weights, biases],
+        tasks=None if heads == 1 else lambda episode: episode.ids,
+    )
+
+
+def make_draw(solver: adambo.Algorithm, tasks: Episode, chosen: torch.Tensor, slot: int) -> Any:
+    """What one step takes: an episode that serves every role, the same with a slot, or a draw per task."""
+    if isinstance(solver, adambo.MAML | adambo.ANIL):
+        episodes = [tasks.only(task.view(1)) for task in chosen]
+        return [adambo.Draw.of(episode, episode, solver.needs) for episode in episodes]
+    if isinstance(solver, adambo.SABA):  # its table has a row for every fixed set of tasks
+        chosen = torch.arange(slot * TASKS_PER_STEP, (slot + 1) * TASKS_PER_STEP)
+    episode = tasks.only(chosen)
+    return adambo.Draw(
+        *((episode,) * count for count in (solver.needs.upper, solver.needs.lower, solver.needs.cross)),
+        hessian=(episode,) * solver.needs.hessian,
+        slot=(slot, slot),
+        snapshot=adambo.Draw.of(episode, episode, solver.needs),
+    )
+
+
+def train(name: str, seed: int, steps: int) -> Run:
+    """One algorithm from beginning to end."""
+    torch.set_num_threads(1)  # the tensors are small, and the other core has an algorithm of its own
+    torch.manual_seed(seed)
+    data, encoder = make_data(seed), make_encoder()
+    solver = adambo.algorithms.ALL[name](make_problem(name, encoder), **{"lower_lr": LOWER_LR} | SETTINGS[name])
+    generator = torch.Generator().manual_seed(seed)
+    due = {round(steps * (k / MEASUREMENTS) ** 2) for k in range(MEASUREMENTS + 1)}  # most happens early
+    history, seconds = [], 0.0
+    for step in range(steps + 1):
+        chosen = torch.randperm(TASKS, generator=generator)[:TASKS_PER_STEP]
+        slot = int(torch.randint(TASKS // TASKS_PER_STEP, (), generator=generator))
+        start = time.perf_counter()
+        if step > 0:
+            solver.step(make_draw(solver, data.train, chosen, slot))
+            seconds += time.perf_counter() - start
+        if step in due:  # the time this takes is not counted
+            calls = sum(count for kind, count in solver.ledger.as_dict().items() if kind in ORACLES)
+            history.append(Measurement(step, seconds, calls, *(accuracy(encoder, tasks) for tasks in data)))
+    return Run(name, history, solver.ledger.as_dict())
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Run]:
+    given = options(arguments)
+    console = Console(width=120 if not Console().is_terminal else None)
+    start = time.perf_counter()
+    runs = []
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        for run in pool.map(partial(train, seed=given.seed, steps=given.steps), given.only):
+            runs.append(run)
+            print(
+                f"{run.name:9} test accuracy {run.history[-1].test:6.1%}  {time.perf_counter() - start:4.0f} s",
+                flush=True,
+            )
+    runs.sort(key=lambda run: -run.history[-1].test)
+    console.print(result_table(runs, given.steps))
+    draw_figure(runs, f"{len(runs)} algorithms on {TASKS} digit tasks, seed {given.seed}").savefig(given.out, dpi=150)
+    print(f"figure: {given.out}")
+    return runs
+
+
+def result_table(runs: Sequence[Run], steps: int) -> Table:
+    title = f"{WAYS}-way 1-shot digits, {steps} steps: accuracy of fresh heads, seconds of training, oracle calls"
+    table = Table("algorithm", title=title, title_justify="left")
+    for column in ("train", "test", "seconds", *ORACLES.values()):
+        table.add_column(column, justify="right")
+    for run in runs:
+        last = run.history[-1]
+        counts = [f"{run.ledger[kind]:,}" for kind in ORACLES]
+        table.add_row(run.name, f"{last.train:.1%}", f"{last.test:.1%}", f"{last.seconds:.1f}", *counts)
+    return table
+
+
+def draw_figure(runs: Sequence[Run], title: str) -> Figure:
+    figure = Figure(figsize=(14, 5), layout="constrained")
+    figure.suptitle(title)
+    panels = figure.subplots(1, 3, sharey=True)
+    styles = [(colour, dash) for dash in ("-", "--") for colour in (f"C{k}" for k in range(8))]
+    for axes, along, label in zip(
+        panels, ("step", "seconds", "calls"), ("upper steps", "seconds of training", "oracle calls"), strict=True
+    ):
+        for run, (colour, dash) in zip(runs, styles, strict=False):
+            places = [getattr(m, along) for m in run.history]
+            axes.plot(places, [100 * m.test for m in run.history], color=colour, linestyle=dash, label=run.name)
+        axes.axhline(100 / WAYS, color="grey", linestyle=":")
+        axes.set(xlabel=label, ylim=(0, 102))
+        if along == "step":
+            axes.set_xlim(0, None)
+        else:
+            axes.set_xscale("log")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("accuracy of fresh heads on test tasks, %")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    return figure
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=300, help="upper steps of each (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="at once (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=list(SETTINGS), help="algorithms (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("demo/compare_digits.png"), help="default: %(default)s")
+    given = parser.parse_args(arguments)
+    if given.steps < 1:
+        parser.error(f"--steps {given.steps}: there is nothing to compare without a step; give 1 or more")
+    if given.jobs < 1:
+        parser.error(f"--jobs {given.jobs}: at least one process has to work")
+    if not 0 <= given.seed < 2**63:
+        parser.error(f"--seed {given.seed}: give a number from 0 to 2^63 - 1")
+    unknown = [name for name in given.only if name not in SETTINGS]
+    if unknown:
+        parser.error(f"--only {' '.join(unknown)}: not one of {', '.join(SETTINGS)}")
+    if given.out.suffix != ".png" or given.out.is_dir():
+        parser.error(f"--out {given.out}: the figure is a PNG file; give a name that ends in .png")
+    try:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        parser.error(f"--out {given.out}: its folder cannot be made ({reason.strerror})")
+    if not os.access(given.out if given.out.exists() else given.out.parent, os.W_OK):
+        parser.error(f"--out {given.out}: no permission to write there")
+    return given
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""MAML (Finn, Abbeel, Levine; ICML 2017): learn the network from which a few gradient steps lead to any task.
+
+    paper            here
+    θ                (x, y) = problem.x, problem.y: all of it is adapted, and all of it is learnt
+    α, β             lower_lr, lr (γ, η elsewhere in this library)
+    task T_i         one draw of the list given to step
+    support, query   draw.lower (ζ_0 … ζ_{S−1}, one batch per inner step), draw.upper (ξ)
+
+Oracle calls per task and step: 1 ∇x f, 1 ∇y f, S ∇x g, S ∇y g, and S products with the Hessian of g in θ, which are
+counted as ∇²yy g; none of these in first order. The Hessian product of inner step s takes its sample ζ_s again.
+
+The AdamBO paper does not say which S it used; its code has S = 1 (the default here), that of SLIP S = 5. That code
+adapts only the head, and no second derivative survives in it; what is here is the method of the MAML paper.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from adambo.algorithms.meta_learning import MetaLearning, Task
+from adambo.kernels import twice_differentiable
+from adambo.vectors import Vector
+
+
+class MAML(MetaLearning):
+    r"""One step, for every task from the same θ_t = (x_t, y_t):
+
+        θ_0 = θ_t,    θ_{s+1} = θ_s − γ ∇θ G(θ_s; ζ_s)                          s = 0 … S−1
+        v = (I − γ H_0)(I − γ H_1) … (I − γ H_{S−1}) ∇θ F(θ_S; ξ)               H_s = ∇²θθ G(θ_s; ζ_s)
+        θ_{t+1} = θ_t − η · mean of v over the tasks
+
+    In first order v = ∇θ F(θ_S; ξ). The adapted θ_S is thrown away; `info.x_adapted` and `info.y_adapted` show that of
+    the last task.
+
+    The products differentiate the whole network twice. Attention and recurrent layers run on kernels that allow it, in
+    the products alone (see `adambo.twice_differentiable`).
+
+    A warm start is no part of the method: where one is asked for, it pre-trains the initial head y by SGD.
+
+    Args:
+        problem: What is optimised; y is one head, without `tasks`.
+        lr, lower_lr: η and γ.
+        inner_steps: S.
+        first_order: Leave the second derivatives out (FOMAML).
+
+    Example:
+        Two tasks with the optima −1 and 3: the best start is in the middle.
+
+        >>> import torch
+        >>> from adambo import Draw, Problem
+        >>> x, y = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+        >>> loss = lambda goal: (x + y - goal).square().sum()
+        >>> solver = MAML(Problem(loss, loss, x, y), lr=0.1, lower_lr=0.1)
+        >>> for _ in range(100):
+        ...     info = solver.step([Draw(upper=(goal,), lower=(goal,)) for goal in (-1.0, 3.0)])
+        >>> round(float((x + y).detach()), 2)
+        1.0
+    """
+
+    summary: ClassVar = "learns a network that adapts by a few gradient steps, differentiating through them"
+    cost: ClassVar = "1 ∇x f, 1 ∇y f, S ∇x g, S ∇y g, S ∇²θθ g per task"
+
+    adapts_x: ClassVar = True
+
+    def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
+        self.ledger.grad_x_g += 1
+        return super()._inner_gradient(task, s)
+
+    def _product(self, task: Task, s: int, v: Vector) -> Vector:
+        with twice_differentiable():
+            return super()._product(task, s, v)

@@ -1,0 +1,237 @@
+"""For methods that learn where to start: a few gradient steps lead from there to a task, and the task judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adambo.algorithms.base import Algorithm
+from adambo.algorithms.info import Info
+from adambo.algorithms.optimizers import sgd
+from adambo.algorithms.settings import checked_choice, checked_count, refuse_sharded_x
+from adambo.draw import Batch, Draw, Needs
+from adambo.errors import ProblemError, SampleError, SettingError
+from adambo.kernels import explained
+from adambo.masks import SameMasks
+from adambo.problem import Problem
+from adambo.products import gradient, product
+from adambo.vectors import Vector, added, scaled, zeros
+
+
+class Adapted(NamedTuple):
+    """What one task says: φ_S, the meta-gradient v in θ, F(θ_S), and G(θ_0)."""
+
+    phi: Vector
+    v: Vector
+    f: Tensor
+    g: Tensor
+
+
+class MetaLearning(Algorithm):
+    r"""θ = (x, y) is learnt; φ, all of θ or y alone, is what the inner steps move, in every task from the same θ_t:
+
+        φ_{s+1} = φ_s − γ ∇φ G(θ_s; ζ_s)             s = 0 … S−1
+        v = ∇θ F(θ_S; ξ)
+        v ← v − γ ∇θ⟨∇φ G(θ_s; ζ_s), v_φ⟩            s = S−1 … 0, not in first order
+        θ_{t+1} = θ_t − η · mean of v over the tasks
+
+    The losses are functions of live modules, so the way back visits every θ_s again: values are exchanged in place, and
+    the sample is evaluated anew, with the dropout masks that it had on the way out. Afterwards θ is bit for bit what it
+    was. Running statistics (BatchNorm) learn from the first inner loss of a task, at θ_t; what evaluations elsewhere do
+    to them is undone.
+
+    `lower_optimizer` carries γ, so that schedulers work; the inner steps are plain SGD. A warm start is no part of these
+    methods: where one is asked for, it pre-trains the initial head y on the batches given.
+
+    Args:
+        problem: What is optimised.
+        lr, lower_lr: η and γ.
+        inner_steps: S.
+        first_order: Leave the second derivatives out.
+    """
+
+    adapts_x: ClassVar[bool]  # whether φ is all of θ
+
+    def __init__(
+        self,
+        problem: Problem,
+        lr: float = 1e-2,
+        lower_lr: float = 1e-2,
+        inner_steps: int = 1,
+        first_order: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        if problem.tasks is not None:
+            raise SettingError(
+                f"{name} learns one initial head, from which every task starts, but the problem has tasks=, a head per "
+                "task. Give y as one head, leave tasks= out, and call step with a list of draws, one per task."
+            )
+        refuse_sharded_x(problem, f"{name} needs several gradients in x per step")
+        self.theta = [*problem.x, *problem.y]
+        self.phi = self.theta if self.adapts_x else problem.y
+        super().__init__(
+            problem,
+            needs=Needs(upper=1, lower=checked_count(inner_steps, "inner_steps")),
+            upper_optimizer=sgd(self.theta, lr, "lr"),
+            lower_optimizer=sgd(problem.y, lower_lr),
+        )
+        self.inner_steps = inner_steps
+        self.first_order = checked_choice(first_order, "first_order", (False, True))
+
+    def _moved_above(self) -> Vector:
+        return self.theta
+
+    def step(self, draw: Draw | Batch | Sequence[Draw], lower_batch: Batch = Algorithm.ABSENT) -> Info:
+        """One step with a draw, with one upper and one lower batch, or with a list of draws, one per task.
+
+        The tasks of a list all start from the same x and y; the mean of their meta-gradients makes one step. With
+        several processes each has its part of the examples of every task: gradients are averaged as they are formed.
+
+        Raises:
+            AdamboError: With everything as it was before the call. On CUDA a non-finite loss is reported by a later
+                call; see `check`.
+        """
+        several = lower_batch is self.ABSENT and isinstance(draw, list | tuple)
+        draws = [self._begin(each) for each in _checked(draw)] if several else [self._begin(draw, lower_batch)]
+        for p in self.theta:
+            p.grad = None
+        info = self._attempt(self.advance, *draws)
+        self.steps += 1
+        return info
+
+    def advance(self, draw: Draw, *others: Draw) -> Info:
+        draws, heads = (draw, *others), len(self.problem.y)
+        point = self.problem.at(draw, self.ledger)
+        meta: Vector = []
+        losses = []
+        with self.undone_on_failure(point) as before:
+            for place, each in enumerate(draws):
+                task = self._adapt(Task(self, each, place))
+                meta = added(meta, task.v, 1 / len(draws)) if meta else scaled(task.v, 1 / len(draws))
+                losses.append(torch.stack([task.f, task.g]))
+            self.guard.watch("the meta-gradient of y", *meta[-heads:])
+            try:
+                for p, part in zip(self.theta, meta, strict=True):
+                    p.grad = part
+                self.commit(point, before)  # θ_{t+1}
+            finally:
+                for p in self.problem.y:
+                    p.grad = None
+        self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
+        upper_loss, lower_loss = torch.stack(losses).mean(dim=0)
+        told: dict[str, Any] = {"x_adapted": task.phi[:-heads]} if self.adapts_x else {}
+        told |= {"y_adapted": task.phi[-heads:], "meta_y": meta[-heads:]}
+        return Info(self, upper_loss, lower_loss, meta_x=lambda: [p.grad for p in self.problem.x], **told)
+
+    def _adapt(self, task: Task) -> Adapted:
+        rate = -self.lower_optimizer.param_groups[0]["lr"]
+        path: list[Vector] = []  # φ_1, φ_2, …; φ_0 is where the parameters are
+        losses = []
+        for s in range(self.inner_steps):
+            with self._at(path, s) if s else nullcontext():  # at θ_0 running statistics learn
+                g, g_phi = self._inner_gradient(task, s)
+            path.append(added(path[-1] if path else [p.detach() for p in self.phi], g_phi, rate))
+            losses.append(g)
+        with self._at(path, self.inner_steps):
+            f, v = self._outer_gradient(task)
+        if not self.first_order:
+            for s in reversed(range(self.inner_steps)):
+                with self._at(path, s):
+                    second = self._product(task, s, v)
+                v = added(v, second, rate)
+        self.guard.watch("the upper loss", f)
+        self.guard.watch("the lower loss", *losses)
+        return Adapted(path[-1], v, f, losses[0])
+
+    def _at(self, path: list[Vector], s: int) -> AbstractContextManager[None]:
+        """Be at θ_s while the block runs."""
+        if s == 0:
+            return self.problem.moved_to()
+        phi, heads = path[s - 1], len(self.problem.y)
+        return self.problem.moved_to(phi[:-heads] or None, phi[-heads:])
+
+    def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
+        """G and ∇φ G on ζ_s, at the current values."""
+        self.ledger.grad_y_g += 1
+        g = task.loss("lower", task.draw.lower[s], through_encoder=self.adapts_x)
+        return g.detach(), self._filled(gradient(g, self.phi), self.phi, "lower")
+
+    def _outer_gradient(self, task: Task) -> tuple[Tensor, Vector]:
+        """F and ∇θ F on ξ, at the current values."""
+        self.ledger.grad_x_f += 1
+        self.ledger.grad_y_f += 1
+        f = task.loss("upper", task.draw.upper[0])
+        return f.detach(), self._filled(gradient(f, self.theta, keep_graph=task.keeps_features), self.theta, "upper")
+
+    def _product(self, task: Task, s: int, v: Vector) -> Vector:
+        """∇θ⟨∇φ G, v_φ⟩ on ζ_s, at the current values."""
+        self.ledger.hessian_vector += 1
+        g = task.loss("lower", task.draw.lower[s])
+        try:
+            g_phi = gradient(g, self.phi, differentiable=True)
+            # Left out: tensors that G is linear in, or does not depend on.
+            pairs = [
+                (p, w) for p, w in zip(g_phi, v[-len(self.phi) :], strict=True) if p is not None and p.requires_grad
+            ]
+            if not pairs:
+                return zeros(self.theta)
+            parts, weights = zip(*pairs, strict=True)
+            found = product(parts, self.theta, weights, keep_graph=task.keeps_features)
+        except RuntimeError as error:
+            raise explained(error, self.problem.modules) from error
+        return self._filled(found, self.theta)
+
+    def _filled(self, parts: Sequence[Tensor | None], like: Vector, name: str | None = None) -> Vector:
+        """The mean over processes, with zeros for what a loss does not depend on."""
+        if name is not None and all(part is None for part in parts[-len(self.problem.y) :]):
+            raise ProblemError(
+                f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
+                "parameters given as y, and that nothing detaches them."
+            )
+        filled = [torch.zeros_like(p) if part is None else part for part, p in zip(parts, like, strict=True)]
+        return self.problem.processes.average(filled)
+
+
+class Task:
+    """One draw: its losses wherever θ is, with the same dropout and, where x rests, the same features.
+
+    Args:
+        solver: Whose task it is.
+        draw: The batches.
+        place: In the list of the step.
+    """
+
+    def __init__(self, solver: MetaLearning, draw: Draw, place: int) -> None:
+        self.draw, self._problem, self._ledger = draw, solver.problem, solver.ledger
+        self._y = solver.problem.lower_variable(draw)
+        self._masks = None
+        if not solver.first_order:  # which evaluates no sample twice
+            seed = torch.initial_seed() + solver.steps + (place << 32) if draw.seed is None else draw.seed
+            self._masks = SameMasks(draw, seed, solver.problem.device)
+        self._features = None
+        if not solver.adapts_x:
+            # Batches in the role of `cross` are encoded with a graph, as the second derivatives in x need it.
+            roles = {"lower" if solver.first_order else "cross": draw.lower}
+            self._features = solver.problem.encodings(Draw(upper=draw.upper, **roles), self._masks)
+        self.keeps_features = self._features is not None
+
+    def loss(self, name: str, batch: Batch, through_encoder: bool = True) -> Tensor:
+        self._ledger.read(name, batch)
+        features = self._features or self._problem.encodings(Draw(upper=(batch,)), self._masks)
+        return self._problem.evaluate(name, batch, self._y, features, through_encoder, self._masks)
+
+
+def _checked(draws: Sequence[Any]) -> Sequence[Draw]:
+    if not draws:
+        raise SampleError("step was given an empty list, and so no task to learn from. Give one draw per task.")
+    others = sorted({type(draw).__name__ for draw in draws if not isinstance(draw, Draw)})
+    if others:
+        raise SampleError(
+            f"step takes a list of Draws, one per task, but this one holds {', '.join(others)}. If it is a batch, call "
+            "solver.step(upper_batch, lower_batch)."
+        )
+    return draws

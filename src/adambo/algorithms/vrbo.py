@@ -1,0 +1,132 @@
+"""VRBO (Yang, Ji, Liang; NeurIPS 2021): SPIDER recursion at both levels, set right by a large batch now and then.
+
+    paper            here
+    x, y             problem.x, problem.y
+    α, β             lr, lower_lr (η, γ elsewhere in this library)
+    q, m             period, inner_steps
+    Q, η             Neumann(products=, step=, samples="prefix")
+    S_1              draw.snapshot: one large upper and one large lower batch
+    S_2              block s of draw.upper, draw.lower, draw.cross, draw.hessian, for correction s = 0 … m + 1
+
+Oracle calls per step: 2(m+2) ∇x f, 2(m+2) ∇y f, 2(m+2) ∇y g, 2(m+2)Q ∇²yy g, 2(m+2) ∇²xy g; 1, 1, 1, Q, 1 more with a
+snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from adambo.algorithms.base import Algorithm
+from adambo.algorithms.info import Info
+from adambo.algorithms.optimizers import sgd
+from adambo.algorithms.settings import checked_count, checked_inverse
+from adambo.draw import ROLES, Draw, Needs
+from adambo.errors import SampleError, SettingError, StateError
+from adambo.inverse import Inverse, Neumann
+from adambo.lower_variable import LowerVariable
+from adambo.masks import SameMasks
+from adambo.point import Point
+from adambo.problem import Problem
+from adambo.processes import whole_or_local
+from adambo.vectors import Vector, added, clones, copy_, zeros
+
+logger = logging.getLogger("adambo")
+
+
+class VRBO(Algorithm):
+    r"""One step; E_s(x, y) is the hypergradient estimate from block s of the draw, g_s the lower loss on it:
+
+        every q steps:  v = E(x_k, y_k),  u = ∇y g(x_k, y_k)            all on the snapshot
+        x_{k+1} = x_k − η v
+        v += E_0(x_{k+1}, y_k) − E_0(x_k, y_k),    u likewise with ∇y g_0
+        y^0 = y_k,  and for s = 1 … m+1, at x_{k+1}:
+            y^s = y^{s−1} − γ u
+            v += E_s(y^s) − E_s(y^{s−1}),          u likewise with ∇y g_s
+        y_{k+1} = y^{m+1}
+
+    Without noise, v and u are E and ∇y g at (x_{k+1}, y_{k+1}) after every step. With tasks each has its own u, and a
+    first visit between snapshots starts from ∇y g_0(x_k, y_k). Draws get snapshots by `adambo.draws(..., snapshot=64)`;
+    where one is missing, block 0 takes its place.
+
+    Args:
+        problem: What is optimised.
+        lr, lower_lr: η and γ.
+        inverse: How z is estimated; None is Neumann(products=3, samples="prefix").
+        period: q. The experiments do not state it; with 2, snapshots of twice the batch size cost as much as the rest.
+        inner_steps: m: every step has m + 1 lower steps. Not stated either.
+
+    Example:
+        >>> x, y = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+        >>> problem = Problem(lambda b: (y - 1).square().sum(), lambda b: (y - x).square().sum(), x, y)
+        >>> solver = VRBO(problem, lr=0.05, lower_lr=0.3)
+        >>> for _ in range(200):
+        ...     info = solver.step(0, 0)
+        >>> round(float(x.detach()), 1)
+        1.0
+    """
+
+    summary: ClassVar = "SPIDER recursion at both levels: a large batch every q steps, differences in between"
+    cost: ClassVar = "2(m+2) ∇x f, 2(m+2) ∇y f, 2(m+2) ∇y g, 2(m+2)Q ∇²yy g, 2(m+2) ∇²xy g"
+    inverse: Inverse
+    _missed = False
+
+    def __init__(
+        self,
+        problem: Problem,
+        lr: float = 5e-3,
+        lower_lr: float = 5e-4,
+        inverse: Inverse | None = None,
+        period: int = 2,
+        inner_steps: int = 1,
+    ) -> None:
+        inverse = checked_inverse(inverse, Neumann(products=3, samples="prefix"))
+        if inverse.needs.levels:
+            raise SettingError(
+                "VRBO adds up many differences of estimates in a step, but a draw has one truncation level, which all "
+                "of them would share. Use Neumann(samples='prefix') instead of 'random'."
+            )
+        blocks = checked_count(inner_steps, "inner_steps", least=0) + 2
+        super().__init__(
+            problem,
+            needs=Needs(blocks, blocks, blocks, blocks * inverse.needs.hessian),
+            upper_optimizer=sgd(problem.x, lr, "lr"),
+            lower_optimizer=sgd(problem.y, lower_lr),
+            inverse=inverse,
+        )
+        self.period, self.inner_steps = checked_count(period, "period"), inner_steps
+        self._v = zeros(problem.x)
+
+    def advance(self, draw: Draw) -> Info:
+        blocks, snapshot = self._blocks(draw), self._snapshot(draw)
+        y = self.problem.lower_variable(_together(blocks if snapshot is None else [*blocks, snapshot]))
+        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
+        masks = SameMasks(draw, seed, self.problem.device)  # one for all points: both of a pair see the same dropout
+        point = self._at(blocks[0], y, masks)  # (x_k, y_k)
+        large = point if snapshot is None else self._at(snapshot, y)
+        with self.undone_on_failure(point) as before:
+            self.inverse.prepare(large, self.steps)
+            self._warn_of_divergence(self.inverse.largest_curvature)
+            E, g_y, lower_loss, _ = self._estimates(point)
+            v, u = self._v, self.recall("u", point, first=g_y)
+            if self.steps % self.period == 0:
+                v, u, *_ = (E, g_y) if snapshot is None else self._estimates(large)
+            upper_loss = point.f.detach()
+            with self.problem.moved_to(self._ahead(v)):  # x_{k+1}, to which commit moves x when all is known
+                point = self._at(blocks[0], y, masks)
+                for block in blocks:
+                    if block is not blocks[0]:
+                        point = self._at(block, y, masks)
+                        E, g_y, *_ = self._estimates(point)
+                        y.descend(clones(u), self.lower_optimizer, self.guard.apply)
+                        # The features are those of before; but FSDP2 wants a forward pass for every backward pass.
+                        point = self._at(block, y, masks) if self.problem.x_is_sharded else point.after_move()
+                    E_next, g_next, _, z = self._estimates(point)
+                    v, u = added(v, added(E_next, E, -1.0)), added(u, added(g_next, g_y, -1.0))
+            self.guard.watch("v", *map(whole_or_local, v))
+            self.commit(point, before, solved=z, u=u)
+            self._v = self.guard.masked(v, self._v)
+        return Info(self, upper_loss, lower_loss, v_used=self._direction, v=lambda: self._v, u=u, z=z)
