@@ -51,7 +51,7 @@ def neumann(settings, samples="independent"):
 
 def z_rates(settings):
     """SOBA and SABA call the lower rates rho, the others gamma and nu."""
-    gamma, nu = (settings.get(old, settings.get(new)) for old, new in (("rho", "gamma"), ("rho_z", "nu")))
+    gamma, nu = (settings.get(new, settings.get(old)) for old, new in (("rho", "gamma"), ("rho_z", "nu")))
     return {"lr": settings["eta"], "lower_lr": gamma, "z_lr": nu}
 
 

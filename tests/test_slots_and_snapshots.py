@@ -30,6 +30,16 @@ def test_uneven_slots_differ_by_one_example():
     assert sorted(len(batch) for batch in lower) == [18, 18, 19, 19, 19]
 
 
+def test_slots_of_given_sizes_have_them_and_are_drawn_in_proportion():
+    draws = stream(needs=Needs(upper=1, lower=1, slots=((70, 20, 10), 3)))
+    assert [len(batch) for batch in draws.slot_batches()[0]] == [70, 20, 10]
+    counts = [0, 0, 0]
+    for _ in range(600):
+        counts[next(draws).slot[0]] += 1
+    for count, share in zip(counts, (0.7, 0.2, 0.1), strict=True):
+        assert abs(count / 600 - share) < 5 * (share * (1 - share) / 600) ** 0.5
+
+
 def test_a_draw_holds_the_batches_of_the_slots_it_names():
     draws = stream(seed=4)
     lower, upper = draws.slot_batches()
@@ -93,7 +103,7 @@ def test_slots_are_part_of_a_resumable_run():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batch_size": (10, 33)}, "there are 4 of that size"),
+        ({"batch_size": (10, 33)}, "4 of that size"),
         ({"lower": list("abc"), "batch_size": (10, None)}, "lower_slots=3"),
         ({"lower": DataLoader(TensorDataset(NUMBERS)), "batch_size": (10, None)}, "read in order"),
     ],
@@ -104,7 +114,7 @@ def test_sources_that_do_not_fit_the_slots_are_refused(options, says):
 
 
 def test_with_tasks_both_levels_have_as_many_slots():
-    with pytest.raises(SettingError, match="5 lower and 3 upper"):
+    with pytest.raises(SettingError, match="lower_slots=5 and upper_slots=3"):
         adambo.draws(lambda g, t: t, lambda g, t: t, SLOTS, tasks=lambda g: [0])
 
 

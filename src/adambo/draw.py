@@ -24,8 +24,9 @@ Batch = Any
 class Needs:
     """The most batches of each role that one step can use.
 
-    `levels` is the number Q of truncation levels of a randomised series, 0 for every other estimator; `slots` the
-    numbers (lower, upper) of fixed minibatches into which a method with a table divides the data, 0 for all others.
+    `levels` is the number Q of truncation levels of a randomised series, 0 for every other estimator. `slots` says into
+    how many fixed minibatches (lower, upper) a method with a table divides the data, 0 for all others; or their sizes,
+    in proportion to which they are then drawn.
     """
 
     upper: int = 0
@@ -33,7 +34,7 @@ class Needs:
     cross: int = 0
     hessian: int = 0
     levels: int = field(default=0, compare=False)
-    slots: tuple[int, int] = field(default=(0, 0), compare=False)
+    slots: tuple[int | tuple[int, ...], int | tuple[int, ...]] = field(default=(0, 0), compare=False)
 
     def __add__(self, other: Needs) -> Needs:
         return Needs(
@@ -42,7 +43,7 @@ class Needs:
             self.cross + other.cross,
             self.hessian + other.hessian,
             self.levels + other.levels,
-            max(self.slots, other.slots),
+            other.slots if self.slots == (0, 0) else self.slots,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -62,8 +63,16 @@ def snapshot_sources(
     )
 
 
-def as_slots(source: Source, made: Source, size: int | None, count: int, collate: Collate, name: str) -> Source:
-    """The source of a role that is divided into `count` slots."""
+def sizes_of(slots: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of slots, or ones where only their number is known."""
+    return (1,) * slots if isinstance(slots, int) else slots
+
+
+def as_slots(
+    source: Source, made: Source, size: int | None, slots: int | tuple[int, ...], collate: Collate, name: str
+) -> Source:
+    """The source of a role that is divided into slots."""
+    count = len(sizes_of(slots))
     if callable(source) and not isinstance(source, Sequence | Dataset | Tensor):
         return made
     if not (hasattr(source, "__getitem__") and hasattr(source, "__len__")):
@@ -77,27 +86,30 @@ def as_slots(source: Source, made: Source, size: int | None, count: int, collate
                 f"{name} is a list of {len(source)} batches for {count} slots. A slot is one fixed batch: build the "
                 f"solver with {name}_slots={len(source)}."
             )
-        return Slots(source, count, None)
-    if -(-len(source) // size) != count:
+        return Slots(source, [], None)
+    if isinstance(slots, tuple) and sum(slots) == len(source):
+        return Slots(source, slots, collate)
+    if -(-len(source) // size) != count or isinstance(slots, tuple):
         raise SettingError(
-            f"{name}_slots={count} batches of batch_size={size} do not divide a dataset of {len(source)} examples. A "
-            f"slot is one fixed batch, so there are {-(-len(source) // size)} of that size."
+            f"{name}_slots={slots} with batch_size={size} does not divide a dataset of {len(source)} examples. A slot "
+            f"is one fixed batch, so there are {-(-len(source) // size)} of that size; sizes add up to {len(source)}."
         )
-    return Slots(source, count, collate)
+    ends = [len(source) * k // count for k in range(count + 1)]
+    return Slots(source, [last - first for first, last in pairwise(ends)], collate)
 
 
 class Slots:
     """Fixed batches: those of a list, or the parts of a dataset that was shuffled once."""
 
-    def __init__(self, source: Any, count: int, collate: Collate | None) -> None:
-        self.source, self.count, self.collate = source, count, collate
+    def __init__(self, source: Any, sizes: Sequence[int], collate: Collate | None) -> None:
+        self.source, self.collate = source, collate
+        self._ends = list(accumulate(sizes, initial=0))
 
     def batch(self, slot: int, *seed: int) -> Batch:
         if self.collate is None:
             return self.source[slot]
         order = random.Random(key_of(*seed, "slots")).sample(range(len(self.source)), len(self.source))
-        first, last = (len(self.source) * k // self.count for k in (slot, slot + 1))
-        return _collated(self.source, order[first:last], self.collate)
+        return _collated(self.source, order[self._ends[slot] : self._ends[slot + 1]], self.collate)
 
 
 class Sequential:

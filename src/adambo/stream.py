@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from adambo.draw import Batch, Draw, LazyBatches, Needs
 from adambo.errors import SettingError, StateError
-from adambo.sources import Sequential, Slots, Source, as_slots, as_source, key_of, snapshot_sources
+from adambo.sources import Sequential, Slots, Source, as_slots, as_source, key_of, sizes_of, snapshot_sources
 
 
 class DrawStream(Iterator[Draw]):
@@ -77,11 +77,13 @@ class DrawStream(Iterator[Draw]):
 
     def slot_batches(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
         """The batches of all lower slots and of all upper slots: `solver.fill_memory(*stream.slot_batches())`."""
-        lower, upper = self.needs.slots
-        return tuple(  # type: ignore[return-value]
-            LazyBatches([self._slot_maker(source, role, slot) for slot in range(count)])
-            for source, role, count in ((self._lower, "lower", lower), (self._upper, "upper", upper))
+        lower, upper = (
+            LazyBatches([self._slot_maker(source, role, slot) for slot in range(len(sizes_of(slots)))])
+            for source, role, slots in zip(
+                (self._lower, self._upper), ("lower", "upper"), self.needs.slots, strict=True
+            )
         )
+        return lower, upper
 
     def _draw(self, step: int) -> Draw:
         draw = self._slot_draw(step) if self.needs.slots[0] else self._sampled_draw(step)
@@ -90,7 +92,7 @@ class DrawStream(Iterator[Draw]):
     def _slot_draw(self, step: int) -> Draw:
         """A draw of two slots. With tasks both have one number, so that they are about the same tasks."""
         chance = random.Random(key_of(self.seed, step, "slot", 0))
-        i, j = (chance.randrange(count) for count in self.needs.slots)
+        i, j = (chance.choices(range(len(sizes)), sizes)[0] for sizes in map(sizes_of, self.needs.slots))
         j = i if self._tasks is not None else j
         lower, upper = self.slot_batches()
         return Draw(upper[j : j + 1], lower[i : i + 1], seed=key_of(self.seed, step, "dropout", self.rank), slot=(i, j))
@@ -222,12 +224,12 @@ def draws(
     if needs.slots[0]:
         if tasks is not None and needs.slots[0] != needs.slots[1]:
             raise SettingError(
-                f"With tasks=, a slot is a set of tasks for both levels, but there are {needs.slots[0]} lower and "
-                f"{needs.slots[1]} upper slots. Give lower_slots and upper_slots the same number."
+                f"With tasks=, a slot is a set of tasks for both levels, but lower_slots={needs.slots[0]} and "
+                f"upper_slots={needs.slots[1]}. Give them the same number."
             )
         sources = [
-            as_slots(source, made, size, count, collate, name)
-            for source, made, size, count, name in zip(
+            as_slots(source, made, size, slots, collate, name)
+            for source, made, size, slots, name in zip(
                 (upper, lower), sources, sizes, needs.slots[::-1], ("upper", "lower"), strict=True
             )
         ]

@@ -48,7 +48,7 @@ class ANIL(MetaLearning):
         >>> solver = ANIL(problem, lr=0.1, lower_lr=0.3)
         >>> for _ in range(200):
         ...     info = solver.step(0, 0)
-        >>> round(float(x * info.y_adapted[0]), 2)
+        >>> round(float(x.detach() * info.y_adapted[0]), 2)
         1.0
     """
 

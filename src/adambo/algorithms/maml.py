@@ -15,6 +15,7 @@ adapts only the head, and no second derivative survives in it; what is here is t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import ClassVar
 
 from torch import Tensor
@@ -34,8 +35,9 @@ class MAML(MetaLearning):
     In first order v = ∇θ F(θ_S; ξ). The adapted θ_S is thrown away; `info.x_adapted` and `info.y_adapted` show that of
     the last task.
 
-    The products differentiate the whole network twice. Attention and recurrent layers run on kernels that allow it, in
-    the products alone (see `adambo.twice_differentiable`).
+    The products differentiate the whole network twice, so attention and recurrent layers run on kernels that allow it
+    (`adambo.twice_differentiable`): in the products, and in the inner steps they belong to, since fused kernels would
+    draw other dropout masks there. The upper loss and first order keep the fast ones.
 
     A warm start is no part of the method: where one is asked for, it pre-trains the initial head y by SGD.
 
@@ -66,7 +68,8 @@ class MAML(MetaLearning):
 
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         self.ledger.grad_x_g += 1
-        return super()._inner_gradient(task, s)
+        with nullcontext() if self.first_order else twice_differentiable():
+            return super()._inner_gradient(task, s)
 
     def _product(self, task: Task, s: int, v: Vector) -> Vector:
         with twice_differentiable():

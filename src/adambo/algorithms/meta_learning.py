@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,6 +21,8 @@ from adambo.masks import SameMasks
 from adambo.problem import Problem
 from adambo.products import gradient, product
 from adambo.vectors import Vector, added, scaled, zeros
+
+_STRIDE = 0xD1B54A32D192ED03  # between the seeds of tasks; odd, since generators on a CPU see the low 32 bits alone
 
 
 class Adapted(NamedTuple):
@@ -44,7 +47,7 @@ class MetaLearning(Algorithm):
     was. Running statistics (BatchNorm) learn from the first inner loss of a task, at θ_t; what evaluations elsewhere do
     to them is undone.
 
-    `lower_optimizer` carries γ, so that schedulers work; the inner steps are plain SGD. A warm start is no part of these
+    `lower_optimizer` carries γ, so that schedulers work; inner steps are plain SGD. A warm start is no part of these
     methods: where one is asked for, it pre-trains the initial head y on the batches given.
 
     Args:
@@ -95,8 +98,10 @@ class MetaLearning(Algorithm):
             AdamboError: With everything as it was before the call. On CUDA a non-finite loss is reported by a later
                 call; see `check`.
         """
-        several = lower_batch is self.ABSENT and isinstance(draw, list | tuple)
-        draws = [self._begin(each) for each in _checked(draw)] if several else [self._begin(draw, lower_batch)]
+        if lower_batch is self.ABSENT and isinstance(draw, list | tuple):
+            draws = [self._begin(each) for each in _checked(draw)]
+        else:
+            draws = [self._begin(draw, lower_batch)]
         for p in self.theta:
             p.grad = None
         info = self._attempt(self.advance, *draws)
@@ -210,13 +215,13 @@ class Task:
         self._y = solver.problem.lower_variable(draw)
         self._masks = None
         if not solver.first_order:  # which evaluates no sample twice
-            seed = torch.initial_seed() + solver.steps + (place << 32) if draw.seed is None else draw.seed
+            seed = torch.initial_seed() + solver.steps + place * _STRIDE if draw.seed is None else draw.seed
             self._masks = SameMasks(draw, seed, solver.problem.device)
         self._features = None
         if not solver.adapts_x:
             # Batches in the role of `cross` are encoded with a graph, as the second derivatives in x need it.
-            roles = {"lower" if solver.first_order else "cross": draw.lower}
-            self._features = solver.problem.encodings(Draw(upper=draw.upper, **roles), self._masks)
+            with_graph = replace(draw, lower=(), cross=draw.lower)
+            self._features = solver.problem.encodings(draw if solver.first_order else with_graph, self._masks)
         self.keeps_features = self._features is not None
 
     def loss(self, name: str, batch: Batch, through_encoder: bool = True) -> Tensor:

@@ -90,5 +90,6 @@ class SLIP(RunningZ):
                 point = point.after_move()
                 z_next = self.z_step(z, product, point.f_y)
                 point.backward(z_next)
+            self.guard.watch("the upper loss", point.f)
             self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}
         return Info(self, point.f, lower_loss, z=z_next, m=self.upper_state("m"))

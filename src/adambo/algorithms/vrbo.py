@@ -15,6 +15,7 @@ snapshot.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +25,7 @@ from adambo.algorithms.base import Algorithm
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_count, checked_inverse
-from adambo.draw import ROLES, Draw, Needs
+from adambo.draw import Draw, Needs
 from adambo.errors import SampleError, SettingError, StateError
 from adambo.inverse import Inverse, Neumann
 from adambo.lower_variable import LowerVariable
@@ -32,7 +33,7 @@ from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
-from adambo.vectors import Vector, added, clones, copy_, zeros
+from adambo.vectors import Vector, added, clones, zeros
 
 logger = logging.getLogger("adambo")
 
@@ -101,32 +102,90 @@ class VRBO(Algorithm):
         self._v = zeros(problem.x)
 
     def advance(self, draw: Draw) -> Info:
-        blocks, snapshot = self._blocks(draw), self._snapshot(draw)
-        y = self.problem.lower_variable(_together(blocks if snapshot is None else [*blocks, snapshot]))
+        blocks, large = self._blocks(draw), self._snapshot(draw)
+        named = draw if large is None else replace(draw, lower=(*draw.lower, *large.lower, *large.upper))
+        y = self.problem.lower_variable(named)  # with tasks, all batches must be about the same ones
         seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
-        masks = SameMasks(draw, seed, self.problem.device)  # one for all points: both of a pair see the same dropout
+        masks = SameMasks(draw, seed, self.problem.device)  # the two points of a correction see the same dropout
         point = self._at(blocks[0], y, masks)  # (x_k, y_k)
-        large = point if snapshot is None else self._at(snapshot, y)
         with self.undone_on_failure(point) as before:
-            self.inverse.prepare(large, self.steps)
-            self._warn_of_divergence(self.inverse.largest_curvature)
-            E, g_y, lower_loss, _ = self._estimates(point)
-            v, u = self._v, self.recall("u", point, first=g_y)
-            if self.steps % self.period == 0:
-                v, u, *_ = (E, g_y) if snapshot is None else self._estimates(large)
-            upper_loss = point.f.detach()
-            with self.problem.moved_to(self._ahead(v)):  # x_{k+1}, to which commit moves x when all is known
+            first = self._estimates(point if large is None else self._at(large, y), first=True)
+            E, g_y, losses, _ = first if large is None else self._estimates(point)
+            v, u = first[:2] if self.steps % self.period == 0 else (self._v, self.recall("u", point, first=g_y))
+            with self.problem.moved_to(self._ahead(v)):  # x_{k+1}; x goes there when all is known, in commit
                 point = self._at(blocks[0], y, masks)
                 for block in blocks:
                     if block is not blocks[0]:
                         point = self._at(block, y, masks)
                         E, g_y, *_ = self._estimates(point)
                         y.descend(clones(u), self.lower_optimizer, self.guard.apply)
-                        # The features are those of before; but FSDP2 wants a forward pass for every backward pass.
+                        # x stays, and so do the features; but FSDP2 wants a forward pass for every backward pass.
                         point = self._at(block, y, masks) if self.problem.x_is_sharded else point.after_move()
                     E_next, g_next, _, z = self._estimates(point)
                     v, u = added(v, added(E_next, E, -1.0)), added(u, added(g_next, g_y, -1.0))
             self.guard.watch("v", *map(whole_or_local, v))
             self.commit(point, before, solved=z, u=u)
             self._v = self.guard.masked(v, self._v)
-        return Info(self, upper_loss, lower_loss, v_used=self._direction, v=lambda: self._v, u=u, z=z)
+        return Info(self, *losses, v_used=lambda: [p.grad for p in self.problem.x], v=lambda: self._v, u=u, z=z)
+
+    def _blocks(self, draw: Draw) -> list[Draw]:
+        each = self.inverse.needs.hessian
+        roles = enumerate(zip(draw.upper, draw.lower, draw.cross, strict=True))
+        return [Draw((a,), (b,), (c,), draw.hessian[s * each : (s + 1) * each]) for s, (a, b, c) in roles]
+
+    def _at(self, block: Draw, y: LowerVariable, masks: SameMasks | None = None) -> Point:
+        return Point(self.problem, block, y, self.problem.encodings(block, masks), self.ledger, masks)
+
+    def _estimates(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor], Vector]:
+        """E and ∇y g at `point`, the losses there, and the z in E; the first ones of a step prepare the inverse."""
+        z = self.solve(point) if first else self.inverse.solve(point, point.f_y)
+        if self.problem.x_is_sharded:
+            E = point.hypergradient(z)
+        else:  # The same, but the graph of the features lasts for the other point of the pair.
+            S, x = point.surrogate(z), self.problem.x
+            parts = torch.autograd.grad(S, x, retain_graph=True, allow_unused=True, materialize_grads=True)
+            E = self.problem.processes.average(list(parts))
+        g, g_y = point.lower_gradient()
+        self.guard.watch("the upper loss", point.f)
+        self.guard.watch("the lower loss", g)
+        return E, g_y, (point.f.detach(), g), z
+
+    def _ahead(self, v: Vector) -> Vector:
+        """x_k − η v, by the upper optimiser and its hooks. x itself stays, and x.grad is v."""
+        self.guard.watch("the hypergradient", *map(whole_or_local, v))
+        self.guard.settle()  # now, so that no loss is evaluated at an x that is not finite
+        with self.problem.moved_to(clones(self.problem.x)):
+            self._point_along(v)
+            self.guard.apply(self.upper_optimizer)
+            ahead = clones(self.problem.x)
+        self._point_along(v)  # anew: a hook may have changed it
+        return ahead
+
+    def _point_along(self, v: Vector) -> None:
+        for p, part in zip(self.problem.x, v, strict=True):
+            p.grad = part.clone()
+
+    def _snapshot(self, draw: Draw) -> Draw | None:
+        """The large batches by role, in a step that has them."""
+        large, roles = draw.snapshot, Needs(1, 1, 1, self.inverse.needs.hessian)
+        if self.steps % self.period or large is None:
+            if self.steps % self.period == 0 and not self._missed:
+                self._missed = True
+                logger.warning(
+                    f"VRBO wants a large batch in every step that period={self.period} divides, but the draw has no "
+                    "snapshot: ordinary batches take its place. Build the stream with adambo.draws(..., snapshot=size)."
+                )
+            return None
+        if not isinstance(large, Draw):
+            raise SampleError(f"Draw(snapshot=...) takes a Draw of its own, but came {type(large).__name__}.")
+        complete = len(large.cross) > 0 and len(large.hessian) >= roles.hessian
+        large = large.trimmed(roles if complete else Needs(1, 1), "The snapshot of VRBO")
+        return large if complete else Draw.of(large.upper[0], large.lower[0], roles)
+
+    def own_state(self) -> dict[str, Any]:
+        return {"v": self._v}
+
+    def load_own_state(self, own: dict[str, Any]) -> None:
+        if [t.shape for t in own["v"]] != [p.shape for p in self.problem.x]:
+            raise StateError(f"The state has v of shapes {[tuple(t.shape) for t in own['v']]}, unlike x.")
+        self._v = list(own["v"])
