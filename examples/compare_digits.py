@@ -13,8 +13,10 @@ MAML and ANIL learn one initial head instead of a head per task, so their steps 
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -141,6 +143,7 @@ def make_draw(solver: adambo.Algorithm, tasks: Episode, chosen: torch.Tensor, sl
 
 def train(name: str, seed: int, steps: int) -> Run:
     """One algorithm from beginning to end."""
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")  # SABA says how large its tables are
     torch.set_num_threads(1)  # the tensors are small, and the other core has an algorithm of its own
     torch.manual_seed(seed)
     data, encoder = make_data(seed), make_encoder()

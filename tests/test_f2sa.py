@@ -54,7 +54,7 @@ class TestAutomaticCap(RestsByItsPenalty):
     ledger_per_step: ClassVar = {"grad_x_f": 1, "grad_y_f": 1, "grad_y_g": 2, "grad_x_g": 2, "samples": 3}
 
     def make(self, problem, **settings):
-        return F2SA(problem, penalty=self.lam, penalty_growth=0.1, **settings)
+        return F2SA(problem, penalised_lr=1.0, penalty=self.lam, penalty_growth=0.1, **settings)  # the cap acts
 
     def expected_ledger(self, steps):
         return super().expected_ledger(steps) | {"curvature_vector": 20 + 3 + 3}
@@ -201,6 +201,20 @@ def test_a_failed_step_does_not_let_the_penalty_grow():
     assert solver.step(0, 0).lam_used == 1.25
 
 
+def test_a_failed_step_leaves_no_trace_in_the_measured_curvature():
+    known = Quadratic()
+    problem = known.problem()
+    solver, untouched = F2SA(problem, penalised_lr=1.0), F2SA(known.problem(), penalised_lr=1.0)
+    upper = problem.upper
+    problem.upper = lambda b: upper(b) + float("nan")
+    with pytest.raises(NonFiniteError):
+        solver.step(0, 0)
+    problem.upper = upper
+    for one in (solver, untouched):
+        one.step(0, 0)
+    assert_same(solver.state_dict() | {"ledger": None}, untouched.state_dict() | {"ledger": None})
+
+
 def test_another_growth_of_the_penalty_is_set_between_steps():
     solver = F2SA(Quadratic().problem(), lr=0.05, lower_lr=0.1, penalty_growth=0.0)
     for t in range(1, 4):
@@ -278,6 +292,28 @@ def test_the_encoder_runs_once_per_batch_and_with_a_graph_only_where_x_is_reache
     assert sorted(calls) == sorted((id(b), id(b) in reached) for b in batches)
 
 
+def test_the_lower_loss_sees_the_same_dropout_at_y_and_at_z():
+    """With z = y the penalty cancels bit for bit, whatever its weight."""
+
+    def direction(penalty):
+        torch.manual_seed(0)
+        encoder = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 4)).double()
+        head = nn.Linear(4, 1).double()
+
+        def loss(batch):
+            return (head(encoder(batch)) - 1).square().mean() + 0.1 * head.weight.square().sum()
+
+        problem = adambo.Problem(loss, loss, encoder, head)
+        solver = F2SA(problem, lower_lr=0.0, penalised_lr=0.0, penalty=penalty, smoothness=1.0)
+        batches = [torch.rand(5, 3, dtype=torch.float64) for _ in range(2)]
+        rng = torch.get_rng_state()
+        info = solver.step(*batches)
+        assert torch.equal(rng, torch.get_rng_state())
+        return info.direction
+
+    assert_same(direction(1e9), direction(1.0))
+
+
 @pytest.mark.parametrize("form", ["problem", "encoder_head_problem"])
 def test_every_task_has_its_own_z_which_starts_at_its_y_and_waits_for_the_next_visit(form):
     known = TaskQuadratics()
@@ -289,3 +325,17 @@ def test_every_task_has_its_own_z_which_starts_at_its_y_and_waits_for_the_next_v
         for k in tasks:
             z[k] = z[k] - 0.1 * known.A[k] @ (z[k] - known.B[k] @ x - known.c[k])
         torch.testing.assert_close(torch.cat(info.z, dim=1), z[tasks], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["problem", "encoder_head_problem"])
+def test_a_task_feels_the_same_penalty_whatever_the_number_of_tasks_in_the_draw(form):
+    """Each row moves as its own problem would, and x by the mean of the directions."""
+    known, rows, directions = TaskQuadratics(), [], []
+    for tasks in ([0], [3], [0, 3]):
+        solver = F2SA(getattr(known, form)(), lr=0.1, lower_lr=0.1, penalty=2.0, lower_steps=2, smoothness=4.0)
+        info = solver.step(Draw.of(tasks, tasks, solver.needs))
+        directions.append(flat(info.direction))
+        rows.append(torch.cat([table.detach() for table in solver.problem.y], dim=1))
+    torch.testing.assert_close(rows[2][0], rows[0][0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(rows[2][3], rows[1][3], rtol=0, atol=1e-12)
+    torch.testing.assert_close(directions[2], (directions[0] + directions[1]) / 2, rtol=0, atol=1e-12)

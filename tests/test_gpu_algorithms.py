@@ -31,8 +31,11 @@ CASES = {name: {} for name in adambo.algorithms.ALL} | {
 def make(case, problem):
     name = case.partition(",")[0]
     settings = {"lr": 0.01, "lower_lr": 0.1}
-    if problem.tasks is not None and hasattr(adambo.algorithms.ALL[name](problem, **settings).inverse, "terms"):
-        settings["inverse"] = adambo.Neumann(terms=3, step=0.2)  # the tasks of a device are not asked for
+    usual = adambo.algorithms.ALL[name](problem, **settings).inverse
+    if usual is not None:  # a step that is not measured: a masked step leaves its measurement of curvature behind
+        settings["inverse"] = adambo.Neumann(terms=usual.terms, step=0.2, samples=usual.samples)
+    if name == "F2SA":
+        settings["smoothness"] = 5.0
     return adambo.algorithms.ALL[name](problem, **settings, **CASES[case])
 
 
@@ -146,17 +149,21 @@ def test_the_tables_of_saba_may_live_anywhere(store):
     assert_same(*ends)
 
 
-@pytest.mark.parametrize("name", ["SUSTAIN", "AccBO", "VRAdamBO", "FSLA", "VRBO"])
+@pytest.mark.parametrize("name", ["SUSTAIN", "AccBO", "VRAdamBO", "FSLA"])
 def test_both_points_see_the_same_dropout(name):
-    """With x and y at rest the two evaluations of a draw agree, so momentum is the plain estimate with that mask."""
+    """With x and y at rest the two evaluations of a draw agree, and cancel up to what momentum keeps."""
     encoder = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 4))
     solver = adambo.algorithms.ALL[name](head_problem(encoder=encoder), lr=0.0, lower_lr=0.0)
     data = batches()
-    found = []
-    for _ in range(3):
+    found, moments = [], []
+    for _ in range(2):
         state = torch.cuda.get_rng_state()
         info = solver.step(adambo.Draw.of(data[0], data[1], solver.needs, 0 if solver.needs.levels else None))
         assert torch.equal(state, torch.cuda.get_rng_state())
-        found.append([h.clone() for h in info.hypergradient])
+        found.append(info.hypergradient[0].clone())
+        moments.append(solver.upper_optimizer.state[solver.problem.x[0]]["m"].clone())
     solver.check()
-    assert not torch.equal(found[0][0], found[1][0])  # masks change from step to step
+    assert not torch.equal(*found)  # masks change from step to step
+    beta = solver.upper_optimizer.param_groups[0]["beta"]
+    if name != "FSLA":  # whose z has moved
+        torch.testing.assert_close(moments[1], (1 - beta) * moments[0] + beta * found[1], rtol=0, atol=1e-6)

@@ -303,5 +303,5 @@ def test_needs_are_the_four_counts_of_the_contract():
 
 
 def test_levels_of_accumulated_surrogates_differ_as_levels_of_steps_do():
-    levels = [adambo.Neumann(terms=50, samples="random").draw_level(ahead) for ahead in range(6)]
+    levels = [adambo.Neumann(terms=50, samples="random").draw_level(step) for step in range(6)]
     assert len(set(levels)) > 3

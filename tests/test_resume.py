@@ -215,7 +215,6 @@ MISMATCHED = {
     "inverse is a number": with_("inverse", 3),
     "inverse is a word": with_("inverse", "Neumann"),
     "curvature is garbage": deep("inverse", "state", "curvature", {"largest": 1.0}),
-    "count of levels is garbage": deep("inverse", "state", "levels", "many"),
     "upper optimiser is empty": with_("upper_optimizer", {}),
     "upper optimiser is None": with_("upper_optimizer", None),
     "upper optimiser has no groups": deep("upper_optimizer", "param_groups", []),

@@ -74,8 +74,8 @@ class Draw:
     @classmethod
     def of(cls, upper: Batch, lower: Batch, needs: Needs, level: int | None = None) -> Draw:
         """The thrifty draw: one upper batch and one lower batch serve every role."""
-        hessian = needs.hessian if level is None else level
-        return cls((upper,) * needs.upper, (lower,) * needs.lower, (lower,) * needs.cross, (lower,) * hessian, level)
+        counts = (needs.lower, needs.cross, needs.hessian)
+        return cls((upper,) * needs.upper, *((lower,) * count for count in counts), level=level)
 
     def trimmed(self, needs: Needs, taker: str) -> Draw:
         """Just what `taker` uses of this draw: extra batches go, too few are an error."""

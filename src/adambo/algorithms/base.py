@@ -244,7 +244,7 @@ class Algorithm(ABC):
                 "A step takes batches, not a DataLoader. Make a stream of it: adambo.draws(upper, lower)."
             )
         if lower_batch is not self.ABSENT:
-            return Draw.of(draw, lower_batch, self.needs, self._level())
+            draw = Draw.of(draw, lower_batch, self.needs)
         if not isinstance(draw, Draw):
             raise SampleError(
                 f"step takes a Draw, or two batches, but was given one {type(draw).__name__}. Use "
@@ -257,7 +257,11 @@ class Algorithm(ABC):
     _waiting = 0  # draws taken that no step has used up yet
 
     def _level(self) -> int | None:
-        return self.inverse.draw_level(self._waiting) if self.inverse is not None and self.needs.levels else None
+        return (
+            self.inverse.draw_level(self.steps + self._waiting)
+            if self.inverse is not None and self.needs.levels
+            else None
+        )
 
     def _attempt(self, action: Callable[..., T], *arguments: Any) -> T:
         """Do it; module buffers go back if it fails, and it is done again with whole tables if a loss needs them."""

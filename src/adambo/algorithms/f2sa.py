@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from adambo.algorithms.base import Algorithm
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import checked_rate, sgd
@@ -23,9 +25,10 @@ from adambo.algorithms.settings import checked_count, refuse_sharded_x
 from adambo.draw import Draw, Needs
 from adambo.errors import SettingError, StateError
 from adambo.inverse.curvature import Curvature
+from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
-from adambo.vectors import added
+from adambo.vectors import added, scaled
 
 
 class F2SA(Algorithm):
@@ -38,22 +41,20 @@ class F2SA(Algorithm):
 
         x ← x − η (∇x f(x, y) + λ (∇x g(x, y) − ∇x g(x, z))),    λ ← λ + δ
 
-    z starts at y. At a fixed λ the method rests O(1/λ) away from the solution: where [∇²yy g + 1/λ ∇²yy f]⁻¹ stands
-    for [∇²yy g]⁻¹, if both losses are quadratic. Any other growth of λ is yours: `penalty_growth=0`, and set
-    `solver.penalty` between steps. With B tasks in a draw f is their mean and g their sum, so a task feels B λ.
+    z starts at y. At a fixed λ the method rests O(1/λ) away from the solution. Any other growth of λ is yours: set
+    `solver.penalty` between steps, with `penalty_growth=0`. With tasks it is the mean of f_i + λ (g_i − min g_i).
 
     Args:
         problem: What is optimised.
         lr, lower_lr: η and γ.
         penalised_lr: a. None is γ/λ: y and z then follow x at one pace, so that lagging behind it cancels in y − z.
-            With a constant a it does not, and as λ grows λ times the lag drives x away: let η fall like 1/λ.
+            With a constant a it does not, and λ times the lag drives x away unless η is far below 1/λ.
         lower_steps: n.
         penalty, penalty_growth: The first λ, and δ.
         smoothness: l. "auto" measures λ_max(∇²yy g) on the schedule of Neumann(step="auto"), which needs Hessian
             products; with a number the method has first derivatives only. Without the cap a growing λ diverges.
 
     Example:
-        >>> import torch
         >>> x, y = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
         >>> problem = Problem(lambda b: (y - 1).square().sum(), lambda b: (y - x).square().sum(), x, y)
         >>> solver = F2SA(problem, lr=0.1, lower_lr=0.3)
@@ -87,7 +88,7 @@ class F2SA(Algorithm):
         )
         self.penalised_lr = None if penalised_lr is None else checked_rate(penalised_lr, "penalised_lr")
         self.penalty = _checked_positive(penalty, "penalty")
-        self.penalty_growth = _checked_positive(penalty_growth, "penalty_growth", or_zero=True)
+        self.penalty_growth = checked_rate(penalty_growth, "penalty_growth")
         self.smoothness = smoothness if smoothness == "auto" else _checked_positive(smoothness, "smoothness")
         self._curvature = Curvature()
 
@@ -98,29 +99,32 @@ class F2SA(Algorithm):
 
     def advance(self, draw: Draw) -> Info:
         y, lam = self.problem.lower_variable(draw), self.lam
+        # g is subtracted from itself at y and at z, with weight λ: both must see the same dropout.
+        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
+        masks = SameMasks(draw, seed, self.problem.device)
         # Only the first upper batch and the cross batch reach x; the others are encoded without a graph.
-        encodings = self.problem.encodings(replace(draw, upper=draw.upper[:1], lower=(*draw.upper[1:], *draw.lower)))
+        graphs = replace(draw, upper=draw.upper[:1], lower=(*draw.upper[1:], *draw.lower))
+        encodings = self.problem.encodings(graphs, masks)
         parts = [replace(draw, upper=(a,), lower=(b,)) for a, b in zip(draw.upper, draw.lower, strict=True)]
-        points = [Point(self.problem, part, y, encodings, self.ledger) for part in parts]
+        points = [Point(self.problem, part, y, encodings, self.ledger, masks) for part in parts]
         with self.undone_on_failure(points[0]) as before:
             z, losses = self.recall("z", points[0], first=y.values()), []
             rate = self._capped_rate(points[0], lam)
             for point in points:
                 g, g_y = point.lower_gradient()
-                direction = added(point.f_y, g_y, lam)
+                direction = added(scaled(point.f_y, y.blocks), g_y, lam)  # with tasks, f is a mean and g a sum
                 with point.elsewhere(y=z) as there:
                     g_z, gradient = there.lower_gradient()
                     y.descend(gradient, self.lower_optimizer, self.guard.apply)
                     z = y.values()
                 y.assign(added(y.values(), direction, -rate))
-                self.guard.watch("the upper loss", point.f)
-                self.guard.watch("the lower loss", g, g_z, *direction)
+                self.guard.watch("a loss, or the gradient of the penalty", point.f, g, g_z, *direction)
                 losses.append((point.f.detach(), g))
             point = points[0].after_move()
             pull = point.g_x
             with point.elsewhere(y=z) as there:
                 pull = added(pull, there.g_x, -1.0)
-            for p, part in zip(self.problem.x, added(point.f_x, pull, lam), strict=True):
+            for p, part in zip(self.problem.x, added(point.f_x, pull, lam / y.blocks), strict=True):
                 p.grad = part
             self.commit(point, before, z=z)
             self._curvature.accept()
@@ -145,17 +149,17 @@ class F2SA(Algorithm):
 
     def load_own_state(self, own: dict[str, Any]) -> None:
         penalty, growth = own["penalty"], own["penalty_growth"]
-        if not (_is_number(penalty) and penalty > 0 and _is_number(growth) and growth >= 0):
+        if not (_is_positive(penalty) and (growth == 0 or _is_positive(growth))):
             raise StateError(f"The state has penalty={penalty!r} and penalty_growth={growth!r}: no weights of a loss.")
         self._curvature.load_state_dict(own["curvature"])
         self.penalty, self.penalty_growth = penalty, growth
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
-def _checked_positive(value: float, name: str, or_zero: bool = False) -> float:
-    if not (_is_number(value) and (value > 0 or (or_zero and value == 0))):
-        raise SettingError(f"{name}={value!r} must be a finite number{', 0 or' if or_zero else ''} larger than 0.")
+def _checked_positive(value: float, name: str) -> float:
+    if not _is_positive(value):
+        raise SettingError(f"{name}={value!r} must be a finite number larger than 0 (smoothness: or 'auto').")
     return value

@@ -57,7 +57,8 @@ class VRBO(Algorithm):
         problem: What is optimised.
         lr, lower_lr: η and γ.
         inverse: How z is estimated; None is Neumann(products=3, samples="prefix").
-        period: q. The experiments do not state it; with 2, snapshots of twice the batch size cost as much as the rest.
+        period: q. The published experiments do not state it; with 2, their snapshots (64) hold as many examples as q of
+            their other batches (32).
         inner_steps: m: every step has m + 1 lower steps. Not stated either.
 
     Example:

@@ -37,8 +37,8 @@ class Inverse(ABC):
     def prepare(self, point: Point, step: int) -> None:
         """Learn what is needed of the Hessian before step number `step` solves anything with it."""
 
-    def draw_level(self, ahead: int = 0) -> int | None:
-        """A truncation level for a draw that has none, `ahead` draws from now; None where there are no levels."""
+    def draw_level(self, step: int) -> int | None:
+        """The truncation level of step number `step`, for a draw that has none; None where there are no levels."""
         return None
 
     @abstractmethod

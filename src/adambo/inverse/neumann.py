@@ -80,7 +80,6 @@ class Neumann(Inverse):
         self.samples = samples
         self._asked = step
         self._curvature = Curvature()
-        self._levels_drawn = 0
         self._warned = False
         factors = {"independent": self.terms * (self.terms - 1) // 2, "shared": min(1, self.terms - 1)}
         self.needs = Needs(
@@ -114,15 +113,14 @@ class Neumann(Inverse):
                 f"below {1.0 / largest:.3g}."
             )
 
-    def draw_level(self, ahead: int = 0) -> int | None:
+    def draw_level(self, step: int) -> int | None:
         if self.samples != "random":
             return None
-        generator = torch.Generator().manual_seed(self._levels_drawn + ahead)
+        generator = torch.Generator().manual_seed(step)
         return int(torch.randint(self.terms, (), generator=generator))
 
     def accept(self, point: Point, z: Vector, guard: Guard) -> None:
         self._curvature.accept()
-        self._levels_drawn += 1
 
     def solve(self, point: Point, v: Vector) -> Vector:
         z = self._series(point, v)
@@ -172,12 +170,10 @@ class Neumann(Inverse):
         return scaled(series[self.samples](factor, v, self.terms), s)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"curvature": self._curvature.state_dict(), "levels": self._levels_drawn}
+        return {"curvature": self._curvature.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], y: Vector) -> None:
-        state = unpacked(state, {"curvature", "levels"}, "Neumann")
-        self._curvature.load_state_dict(state["curvature"])
-        self._levels_drawn = int(state["levels"])
+        self._curvature.load_state_dict(unpacked(state, {"curvature"}, "Neumann")["curvature"])
 
 
 def _independent(factor: Factor, v: Vector, terms: int) -> Vector:
