@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test clean
 
 demo: .venv/ready
-	$(BIN)/python examples/few_shot_digits.py
+	$(BIN)/python examples/compare_digits.py
 
 test: .venv/ready
 	$(BIN)/ruff check .

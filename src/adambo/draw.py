@@ -74,8 +74,13 @@ class Draw:
     @classmethod
     def of(cls, upper: Batch, lower: Batch, needs: Needs, level: int | None = None) -> Draw:
         """The thrifty draw: one upper batch and one lower batch serve every role."""
-        counts = (needs.lower, needs.cross, needs.hessian)
-        return cls((upper,) * needs.upper, *((lower,) * count for count in counts), level=level)
+        return cls(
+            upper=(upper,) * needs.upper,
+            lower=(lower,) * needs.lower,
+            cross=(lower,) * needs.cross,
+            hessian=(lower,) * needs.hessian,
+            level=level,
+        )
 
     def trimmed(self, needs: Needs, taker: str) -> Draw:
         """Just what `taker` uses of this draw: extra batches go, too few are an error."""
@@ -93,6 +98,11 @@ class Draw:
                     "Build the stream with needs=solver.needs, or call solver.step(upper_batch, lower_batch) to let "
                     "one lower batch serve every lower role (cheaper; the Hessian factors are then not independent)."
                 )
+        if not isinstance(self.snapshot, Draw | None):
+            raise SampleError(
+                f"Draw(snapshot=...) takes a Draw of its own, but came {type(self.snapshot).__name__}. For one large "
+                "upper and one large lower batch give Draw.of(upper, lower, solver.needs)."
+            )
         if needs.levels and self.level is not None and not 0 <= self.level < needs.levels:
             raise SampleError(
                 f"{taker} truncates its series at a level from 0 to {needs.levels - 1}, but the draw has level "

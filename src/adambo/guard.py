@@ -90,6 +90,10 @@ class Guard:
             return list(values)
         return [torch.where(self.bad > 0, old, new) for new, old in zip(values, saved, strict=True)]
 
+    def has_masked(self) -> bool:
+        """Whether the step was masked, for those who can wait for the answer."""
+        return not self.on_host and bool(self.bad)
+
     def end_step(self, counted: bool = True) -> None:
         """Let the values go, and send the verdict to the host in the background; nobody waits for it."""
         for tensors in self._admitted.values():

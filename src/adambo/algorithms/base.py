@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
+import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
@@ -24,6 +25,7 @@ from adambo.inverse import Inverse
 from adambo.ledger import Ledger
 from adambo.lower_memory import LowerMemory
 from adambo.lower_variable import LowerVariable, TableRows
+from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
@@ -178,6 +180,14 @@ class Algorithm(ABC):
     def undone_on_failure(self, point: Point) -> AbstractContextManager[LowerState]:
         """If the block raises, y and its optimiser go back to what they were; yields that."""
         return undone_on_failure(point.y, self.lower_optimizer)
+
+    def same_masks(self, draw: Draw) -> SameMasks:
+        """For methods that evaluate a batch at several points: the dropout masks of `draw`, the same at all of them.
+
+        A draw without a seed gets it from torch's seed and the number of the step.
+        """
+        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
+        return SameMasks(draw, seed, self.problem.device)
 
     def solve(self, point: Point) -> Vector:
         """z ≈ [∇²yy g]⁻¹ ∇y f at `point`."""

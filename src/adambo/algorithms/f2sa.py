@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from adambo.algorithms.base import Algorithm
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import checked_rate, sgd
@@ -25,7 +23,6 @@ from adambo.algorithms.settings import checked_count, refuse_sharded_x
 from adambo.draw import Draw, Needs
 from adambo.errors import SettingError, StateError
 from adambo.inverse.curvature import Curvature
-from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.vectors import added, scaled
@@ -55,6 +52,7 @@ class F2SA(Algorithm):
             products; with a number the method has first derivatives only. Without the cap a growing λ diverges.
 
     Example:
+        >>> import torch
         >>> x, y = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
         >>> problem = Problem(lambda b: (y - 1).square().sum(), lambda b: (y - x).square().sum(), x, y)
         >>> solver = F2SA(problem, lr=0.1, lower_lr=0.3)
@@ -99,12 +97,10 @@ class F2SA(Algorithm):
 
     def advance(self, draw: Draw) -> Info:
         y, lam = self.problem.lower_variable(draw), self.lam
-        # g is subtracted from itself at y and at z, with weight λ: both must see the same dropout.
-        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
-        masks = SameMasks(draw, seed, self.problem.device)
+        masks = self.same_masks(draw)  # λ (g(y) − g(z)) must not be λ times two dropout masks
         # Only the first upper batch and the cross batch reach x; the others are encoded without a graph.
-        graphs = replace(draw, upper=draw.upper[:1], lower=(*draw.upper[1:], *draw.lower))
-        encodings = self.problem.encodings(graphs, masks)
+        reaching = replace(draw, upper=draw.upper[:1], lower=(*draw.upper[1:], *draw.lower))
+        encodings = self.problem.encodings(reaching, masks)
         parts = [replace(draw, upper=(a,), lower=(b,)) for a, b in zip(draw.upper, draw.lower, strict=True)]
         points = [Point(self.problem, part, y, encodings, self.ledger, masks) for part in parts]
         with self.undone_on_failure(points[0]) as before:
@@ -118,7 +114,8 @@ class F2SA(Algorithm):
                     y.descend(gradient, self.lower_optimizer, self.guard.apply)
                     z = y.values()
                 y.assign(added(y.values(), direction, -rate))
-                self.guard.watch("a loss, or the gradient of the penalty", point.f, g, g_z, *direction)
+                self.guard.watch("the upper loss", point.f, *point.f_y)
+                self.guard.watch("the lower loss", g, g_z, *direction)
                 losses.append((point.f.detach(), g))
             point = points[0].after_move()
             pull = point.g_x
@@ -127,7 +124,7 @@ class F2SA(Algorithm):
             for p, part in zip(self.problem.x, added(point.f_x, pull, lam / y.blocks), strict=True):
                 p.grad = part
             self.commit(point, before, z=z)
-            self._curvature.accept()
+            self._curvature.accept(self.guard)
         return Info(self, *losses[0], z=z, lam_used=lam, direction=lambda: [p.grad for p in self.problem.x])
 
     def _capped_rate(self, point: Point, lam: float) -> float:

@@ -68,7 +68,7 @@ class SurrogateSteps(Algorithm):
             raise StateError(
                 f"A surrogate waits for update(), and with lower_steps={self.lower_steps}, hypergradient_at="
                 f"'{self.hypergradient_at}' there is no mean of two of them: each starts from the same y. Call "
-                "update() after every surrogate, or accumulate with lower_steps=1, hypergradient_at='current'."
+                "update() after every surrogate; AdamBO(lower_steps=1, hypergradient_at='current') can accumulate them."
             )
         return self._attempt(self._surrogate, self._begin(draw, lower_batch))
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from adambo.algorithms.base import Algorithm
-from adambo.draw import Draw
 from adambo.errors import StateError
-from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.processes import whole_or_local
 from adambo.updates import RecursiveMomentum
@@ -25,11 +21,6 @@ class TwoPoints(Algorithm):
 
     upper_optimizer: RecursiveMomentum
     _x_prev: Vector | None = None
-
-    def same_masks(self, draw: Draw) -> SameMasks:
-        """The dropout masks of `draw`. One without a seed gets it from torch's seed and the number of the step."""
-        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
-        return SameMasks(draw, seed, self.problem.device)
 
     def at_previous(self, point: Point, y: Vector) -> AbstractContextManager[Point]:
         """The draw of `point` at x_{t−1}, and at `y`; from the second step on."""

@@ -128,11 +128,6 @@ class VRAdamBO(AcceleratedLower):
 
     def _mean_estimate(self, snapshot: Draw, level: int | None) -> tuple[Point, Vector, Tensor]:
         """x.grad ← the mean of E(x_1, y_1) over the snapshot; returns the last point, its z, and the mean of f."""
-        if not isinstance(snapshot, Draw):
-            raise SampleError(
-                f"Draw(snapshot=...) takes a Draw of its own, but came {type(snapshot).__name__}. For one large "
-                "upper and one large lower batch give Draw.of(upper, lower, solver.needs)."
-            )
         snapshot = replace(snapshot, lower=(), level=level if snapshot.level is None else snapshot.level)
         count, each = len(snapshot.upper), self.needs.hessian
         if not count or len(snapshot.cross) < count or len(snapshot.hessian) < count * each:

@@ -18,7 +18,6 @@ import logging
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from adambo.algorithms.base import Algorithm
@@ -26,7 +25,7 @@ from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_count, checked_inverse
 from adambo.draw import Draw, Needs
-from adambo.errors import SampleError, SettingError, StateError
+from adambo.errors import SettingError, StateError
 from adambo.inverse import Inverse, Neumann
 from adambo.lower_variable import LowerVariable
 from adambo.masks import SameMasks
@@ -62,6 +61,7 @@ class VRBO(Algorithm):
         inner_steps: m: every step has m + 1 lower steps. Not stated either.
 
     Example:
+        >>> import torch
         >>> x, y = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
         >>> problem = Problem(lambda b: (y - 1).square().sum(), lambda b: (y - x).square().sum(), x, y)
         >>> solver = VRBO(problem, lr=0.05, lower_lr=0.3)
@@ -106,8 +106,7 @@ class VRBO(Algorithm):
         blocks, large = self._blocks(draw), self._snapshot(draw)
         named = draw if large is None else replace(draw, lower=(*draw.lower, *large.lower, *large.upper))
         y = self.problem.lower_variable(named)  # with tasks, all batches must be about the same ones
-        seed = torch.initial_seed() + self.steps if draw.seed is None else draw.seed
-        masks = SameMasks(draw, seed, self.problem.device)  # the two points of a correction see the same dropout
+        masks = self.same_masks(draw)  # the two points of a correction see the same dropout
         point = self._at(blocks[0], y, masks)  # (x_k, y_k)
         with self.undone_on_failure(point) as before:
             first = self._estimates(point if large is None else self._at(large, y), first=True)
@@ -140,12 +139,7 @@ class VRBO(Algorithm):
     def _estimates(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor], Vector]:
         """E and ∇y g at `point`, the losses there, and the z in E; the first ones of a step prepare the inverse."""
         z = self.solve(point) if first else self.inverse.solve(point, point.f_y)
-        if self.problem.x_is_sharded:
-            E = point.hypergradient(z)
-        else:  # The same, but the graph of the features lasts for the other point of the pair.
-            S, x = point.surrogate(z), self.problem.x
-            parts = torch.autograd.grad(S, x, retain_graph=True, allow_unused=True, materialize_grads=True)
-            E = self.problem.processes.average(list(parts))
+        E = point.hypergradient(z, keep_graph=True)  # that of the features serves the other point of the pair
         g, g_y = point.lower_gradient()
         self.guard.watch("the upper loss", point.f)
         self.guard.watch("the lower loss", g)
@@ -177,8 +171,6 @@ class VRBO(Algorithm):
                     "snapshot: ordinary batches take its place. Build the stream with adambo.draws(..., snapshot=size)."
                 )
             return None
-        if not isinstance(large, Draw):
-            raise SampleError(f"Draw(snapshot=...) takes a Draw of its own, but came {type(large).__name__}.")
         complete = len(large.cross) > 0 and len(large.hessian) >= roles.hessian
         large = large.trimmed(roles if complete else Needs(1, 1), "The snapshot of VRBO")
         return large if complete else Draw.of(large.upper[0], large.lower[0], roles)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from adambo.errors import CurvatureError, NonFiniteError
+from adambo.guard import Guard
 from adambo.inverse.base import unpacked
 from adambo.lower_variable import TableRows
 from adambo.point import Point
@@ -43,9 +44,10 @@ class Curvature:
         """Go back to what the last successful step knew."""
         self.largest, self._direction, self._seen = self._accepted
 
-    def accept(self) -> None:
-        """The step succeeded."""
-        self._accepted = (self.largest, self._direction, self._seen)
+    def accept(self, guard: Guard) -> None:
+        """The step was written, or masked: then a measurement of its own is forgotten (and only then one waits)."""
+        if self._direction is not self._accepted[1] and not guard.has_masked():
+            self._accepted = (self.largest, self._direction, self._seen)
 
     def is_due(self, point: Point, step: int) -> bool:
         return self.largest is None or _is_scheduled(step) or self._is_new(point)
@@ -69,7 +71,7 @@ class Curvature:
         lowest, largest = -float(found[0]), float(found[1])
         if not largest < float("inf"):
             raise NonFiniteError(
-                "The lower loss, or its Hessian, is NaN or infinite at this point, so no Neumann step can be chosen. "
+                "The lower loss, or its Hessian, is NaN or infinite at this point, so it can choose no step size. "
                 "Nothing was changed. Look at the lower batch, and for a kink in the loss (sqrt or norm at zero)."
             )
         if largest == 0.0:

@@ -120,7 +120,7 @@ class Neumann(Inverse):
         return int(torch.randint(self.terms, (), generator=generator))
 
     def accept(self, point: Point, z: Vector, guard: Guard) -> None:
-        self._curvature.accept()
+        self._curvature.accept(guard)
 
     def solve(self, point: Point, v: Vector) -> Vector:
         z = self._series(point, v)
