@@ -415,3 +415,15 @@ def test_the_step_of_z_follows_the_lower_one_unless_it_is_given(method):
 def test_settings_that_mean_nothing_are_refused(method, setting, words):
     with pytest.raises(SettingError, match=words):
         method(Quadratic().problem(), **setting)
+
+
+@pytest.mark.parametrize(("lagged", "bound"), [(True, 1.0), (False, 38.0)])
+def test_a_lagged_moving_average_is_stable_for_far_smaller_steps(lagged, bound):
+    """x' = −m, m' = β (λ x − m): the bounds that the docstring of MASOBA names, for λ = 1 and β = 0.1."""
+    for share, shrinks in ((0.97, True), (1.03, False)):
+        x = torch.ones(1, dtype=torch.float64, requires_grad=True)
+        optimizer = adambo.updates.MovingAverage([x], lr=share * bound, beta=0.1, lagged=lagged)
+        for _ in range(4000):
+            x.grad = x.detach().clone()
+            optimizer.step()
+        assert (abs(float(x.detach())) < 1) == shrinks

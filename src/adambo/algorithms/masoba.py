@@ -37,7 +37,8 @@ class MASOBA(RunningZ):
         problem: What is optimised.
         lr, lower_lr, z_lr: η, γ, ν; `z_lr=None` follows the lower step size.
         beta: β.
-        lagged: Whether x moves along m_t (the paper) or m_{t+1}.
+        lagged: Whether x moves along m_t (the paper) or m_{t+1}. Along a direction of curvature λ the lagged form is
+            stable for ηλ < 1, the other one up to ηλ = 2(2 − β)/β: 38 for β = 0.1.
 
     Example:
         >>> import torch
