@@ -106,10 +106,6 @@ BUILDERS = {
 # What a step may be compared on, by its name in the JSON --------------------------------------------------------------
 
 
-def adam_moment(name):
-    return lambda solver, info: flat([solver.upper_optimizer.state[p][name] for p in solver.problem.x])
-
-
 def told(name):
     """A quantity that the step tells: a vector, a number, or a tensor."""
 
@@ -125,9 +121,8 @@ OBSERVED = {
     "y": lambda solver, info: flat(solver.problem.y),
     "hypergrad": lambda solver, info: flat(info.hypergradient),
 }
-TOLD = "z m k h_f h_g v u v_used y_hat lam_used direction x_adapted y_adapted meta_x meta_y projections"
+TOLD = "z m m_hat v_hat k h_f h_g v u v_used y_hat lam_used direction x_adapted y_adapted meta_x meta_y projections"
 OBSERVED |= {name: told(name) for name in TOLD.split()}
-OBSERVED_OF = {"adambo": OBSERVED | {"m": adam_moment("exp_avg"), "v": adam_moment("exp_avg_sq")}}
 
 
 # Problems -------------------------------------------------------------------------------------------------------------
@@ -292,7 +287,7 @@ def test_follows_the_golden_trajectory(kind, case):
     close(flat(solver.problem.y), case["init"]["y"])
     for t, step in enumerate(case["steps"], start=FIRST_STEP.get(algorithm, 0)):
         info = solver.step(known.draw(algorithm, settings, step, t, solver.needs))
-        for name, observe in OBSERVED_OF.get(algorithm, OBSERVED).items():
+        for name, observe in OBSERVED.items():
             if name in step:
                 close(observe(solver, info), step[name])
 

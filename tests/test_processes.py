@@ -173,7 +173,7 @@ def stacked_trajectory(rank, *, split, wrap=None, encoder_head=True, step=0.1, *
     solver = make(problem, **more)
     solver.warm_start([tasks_of_step(k, rank, split) for k in (50, 51)])
     hypergradients = []
-    for k in range(STEPS):
+    for k in range(2 * STEPS):  # a task may be new to one process in a step that measures no curvature
         batch = tasks_of_step(k, rank, split)
         hypergradients += whole(solver.step(batch, batch).hypergradient)
     found = {"hypergradients": hypergradients, "x": whole(problem.x), "y": whole(problem.y)}
@@ -184,6 +184,21 @@ def with_nan(rank, batch, owner):
     """The batch, with one NaN on the process `owner`."""
     inputs, signs = batch
     return (inputs, signs * torch.where(torch.arange(len(signs)) == 0, torch.nan, 1.0)) if rank == owner else batch
+
+
+def failed_warm_start(rank, algorithm):
+    """A warm start with tasks split over the processes, whose second batch is bad on one of them."""
+    problem = stacked_problem(rank, None, True)
+    solver = make(problem, algorithm)
+    before = whole(problem.y)
+    ids, inputs, targets = tasks_of_step(51, rank, True)
+    bad = (ids, inputs * (float("nan") if rank == 1 else 1.0), targets)
+    error = None
+    try:
+        solver.warm_start([tasks_of_step(50, rank, True), bad])
+    except adambo.AdamboError as raised:
+        error = raised
+    return {"error": type(error).__name__, "before": before, "after": whole(problem.y)}
 
 
 def stops_at_nan(rank, *, where, good_steps=3, wrap="ddp", **more):
@@ -306,6 +321,8 @@ ONLY_IN_TWO = {
     "NaN in the upper loss, fsdp": lambda rank: stops_at_nan(rank, where=["upper"], wrap="fsdp"),
     "NaN in the cross term, fsdp": lambda rank: stops_at_nan(rank, where=["cross"], wrap="fsdp"),
     "NaN in a Hessian factor, fsdp": lambda rank: stops_at_nan(rank, where=["hessian"], wrap="fsdp"),
+    "failed warm start": lambda rank: failed_warm_start(rank, "AdamBO"),
+    "failed warm start, SNAG": lambda rank: failed_warm_start(rank, "AccBO"),
     "first values": starts_from_rank_0,
     "draws": drawn,
 }
@@ -392,6 +409,13 @@ def test_after_nan_on_one_process_both_continue_as_if_it_had_not_been(by_both, n
     for found in by_both(name):
         for mine, theirs in zip(found["continued"], expected, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["failed warm start", "failed warm start, SNAG"])
+def test_a_failed_warm_start_is_undone_on_all_processes(by_both, name):
+    for found in by_both(name):
+        assert found["error"] == "NonFiniteError"
+        assert all(torch.equal(a, b) for a, b in zip(found["before"], found["after"], strict=True))
 
 
 def test_both_processes_start_from_the_values_of_the_first(by_both):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.func import grad, jacrev
 
+import adambo
 from adambo import BOREP, FSLA, MASOBA, SLIP, SOBA, Draw, Needs, Problem, SettingError, draws
 from adambo.testing import AlgorithmContract, Quadratic, StochasticQuadratic, TaskQuadratics, flat, same
 

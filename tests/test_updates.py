@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -183,3 +184,36 @@ def test_look_back_holds_for_one_step():
 def test_a_setting_that_cannot_work_is_named(build, says):
     with pytest.raises(SettingError, match=says):
         build(parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1e-160, 1e-40, 1e-30, 1e-23, 1e-7, 1.0, 1e4, 1e25])
+def test_a_normalised_step_has_length_lr_or_none_however_small_or_large_the_gradient(size, dtype):
+    if not torch.isfinite(torch.tensor(size, dtype=dtype)):
+        return
+    for build in (lambda p: NormalizedMomentum(p, 1.0, beta=1.0), lambda p: RecursiveMomentum(p, 1.0, norm="global")):
+        p = torch.zeros(4, dtype=dtype, requires_grad=True)
+        p.grad = torch.full((4,), size, dtype=dtype)
+        build([p]).step()
+        length = float(p.detach().double().norm())
+        expected = 0.0 if float(p.grad[0]) == 0 or size < 1e-150 else 1.0
+        assert length == pytest.approx(expected, abs=0.01)
+
+
+def test_tensors_of_several_types_may_rest():
+    p = [torch.zeros(2, dtype=dtype, requires_grad=True) for dtype in (torch.float64, torch.float32)]
+    for q in p:
+        q.grad = torch.zeros_like(q)
+    NormalizedMomentum(p, 1.0).step()
+    assert all(float(q.detach().abs().max()) == 0 for q in p)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_copied_or_pickled_rule_goes_on_as_the_original(rule):
+    p = parameters()
+    optimizer = RULES[rule](p)
+    advance(optimizer, p, range(3))
+    for copied in (copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))):
+        q, other = copied((p, optimizer))
+        advance(other, q, range(3, 5))
+        torch.testing.assert_close(flat(q), by_hand(rule, 5), rtol=0, atol=1e-13)

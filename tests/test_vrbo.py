@@ -351,7 +351,7 @@ def test_a_state_with_another_v_is_refused():
     solver = VRBO(Quadratic().problem())
     state = solver.state_dict()
     state["own"]["v"] = [torch.zeros(7, dtype=torch.float64)]
-    with pytest.raises(StateError, match=r"v of shapes \[\(7,\)\]"):
+    with pytest.raises(StateError, match=r"has v as \['\(7,\)"):
         solver.load_state_dict(state)
 
 

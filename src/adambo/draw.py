@@ -56,7 +56,8 @@ class Draw:
         lower: Batches of the lower steps, in their order.
         cross: Batches of the cross derivative ∇²xy g.
         hessian: Batches of the Hessian factors, in the order in which they are applied.
-        level: The truncation level k of a randomised series; None lets the solver draw it.
+        level: The truncation level k of a randomised series. None: the solver takes one that follows from the number of
+            its step, the same in every run and on every process; `adambo.draws` draws levels from its seed.
         seed: Seed of dropout, for methods that evaluate one draw at two points.
         slot: SABA's table rows (lower, upper).
         snapshot: A draw of its own (a large batch).
@@ -86,7 +87,7 @@ class Draw:
         """Just what `taker` uses of this draw: extra batches go, too few are an error."""
         for role in ROLES:
             batches, need = getattr(self, role), getattr(needs, role)
-            if not isinstance(batches, Sequence) or isinstance(batches, str):
+            if not isinstance(batches, Sequence) or isinstance(batches, str | bytes):
                 raise SampleError(
                     f"Draw({role}=...) takes a sequence of batches, but came {type(batches).__name__}. For one batch "
                     f"write {role}=(batch,)."
@@ -103,7 +104,9 @@ class Draw:
                 f"Draw(snapshot=...) takes a Draw of its own, but came {type(self.snapshot).__name__}. For one large "
                 "upper and one large lower batch give Draw.of(upper, lower, solver.needs)."
             )
-        if needs.levels and self.level is not None and not 0 <= self.level < needs.levels:
+        if not isinstance(self.seed, int | None):
+            raise SampleError(f"The draw has seed={self.seed!r}, but dropout is seeded with an integer, or None.")
+        if needs.levels and self.level is not None and self.level not in range(needs.levels):
             raise SampleError(
                 f"{taker} truncates its series at a level from 0 to {needs.levels - 1}, but the draw has level "
                 f"{self.level}. Build the stream with needs=solver.needs, or leave level=None."
@@ -111,11 +114,16 @@ class Draw:
         hessian = needs.hessian if not needs.levels or self.level is None else self.level
         return replace(
             self,
-            upper=self.upper[: needs.upper],
-            lower=self.lower[: needs.lower],
-            cross=self.cross[: needs.cross],
-            hessian=self.hessian[:hessian],
+            upper=_kept(self.upper, needs.upper),
+            lower=_kept(self.lower, needs.lower),
+            cross=_kept(self.cross, needs.cross),
+            hessian=_kept(self.hessian, hessian),
         )
+
+
+def _kept(batches: Sequence[Batch], count: int) -> Sequence[Batch]:
+    """The first `count`, each of which stays one object: a sequence of another kind may make them anew when read."""
+    return (batches if isinstance(batches, tuple | list | LazyBatches) else tuple(batches[:count]))[:count]
 
 
 def is_empty(batch: Batch) -> bool:

@@ -135,16 +135,16 @@ class LowerState:
     """The values of `y` and of its optimiser at one moment, to come back to."""
 
     def __init__(self, y: LowerVariable, optimizer: Optimizer) -> None:
-        self._y, self._optimizer = y, optimizer
+        self.y, self._optimizer = y, optimizer
         self.values = y.values()
         self._state = {p: _copied(own) for p, own in optimizer.state.items()}
 
     def restore(self, where: Guard | None = None) -> None:
         """Come back to it; with a guard, only if the guard has seen a bad value (decided on the device)."""
         if where is not None:
-            self._y.assign(where.masked(self._y.values(), self.values))
+            self.y.assign(where.masked(self.y.values(), self.values))
             return
-        self._y.assign(self.values)
+        self.y.assign(self.values)
         self._optimizer.state.clear()
         self._optimizer.state.update({p: _copied(own) for p, own in self._state.items()})
 

@@ -69,10 +69,10 @@ class LowerMemory:
         return {"tables": self._tables, "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        mine = [p.shape for p in self._y]
+        mine = [(p.shape, p.dtype) for p in self._y]
         for name, table in state["tables"].items():
-            if [t.shape for t in table] != mine:
-                raise StateError(f"The state has {name} of shapes {[tuple(t.shape) for t in table]}, unlike y.")
+            if [(t.shape, t.dtype) for t in table] != mine:
+                raise StateError(f"The state has {name} as {[(tuple(t.shape), t.dtype) for t in table]}, unlike y.")
         if state["seen"].shape != self._seen.shape:
             raise StateError(f"The state is about {len(state['seen'])} tasks, the problem has {len(self._seen)}.")
         self._tables = {name: list(table) for name, table in state["tables"].items()}

@@ -28,10 +28,12 @@ class LowerVariable:
         leaves: The tensors in which the losses are differentiated.
         blocks: How many independent lower problems the vectors hold, one after the other.
         tasks: Which tasks those are, as far as the host knows without asking a device; None for the whole of `y`.
+        tasks_of_all: The same for all processes together.
     """
 
     blocks = 1
     tasks: frozenset[int] | None = None
+    tasks_of_all: frozenset[int] | None = None
 
     def __init__(self, tables: Vector, processes: Processes) -> None:
         self.tables = tables
@@ -61,9 +63,11 @@ class LowerVariable:
         """One lower step: `apply(optimizer)` with `gradient` in place."""
         for leaf, part in zip(self.leaves, gradient, strict=True):
             leaf.grad = part
-        apply(optimizer)
-        for leaf in self.leaves:
-            leaf.grad = None
+        try:
+            apply(optimizer)
+        finally:
+            for leaf in self.leaves:
+                leaf.grad = None
 
     def write_back(self) -> None:
         """Make the new values those of the parameters."""
@@ -87,7 +91,7 @@ class TableRows(LowerVariable):
         super().__init__(tables, processes)
         self.ids = _checked_ids(ids, tables)
         self.blocks = len(self.ids)
-        self.tasks = None if self.ids.is_cuda else frozenset(self.ids.tolist())
+        self.tasks = self.tasks_of_all = None if self.ids.is_cuda else frozenset(self.ids.tolist())
         self._everyone = [self.ids]
         self._split = False
         if processes.active:
@@ -95,6 +99,8 @@ class TableRows(LowerVariable):
             if processes.tasks_are_split is None or not self.ids.is_cuda:  # on a GPU, decided by the first draw
                 processes.tasks_are_split = _tasks_are_split(self._everyone)
             self._split = processes.tasks_are_split
+            if not self.ids.is_cuda:
+                self.tasks_of_all = frozenset(torch.cat(self._everyone).tolist())
 
     def refuse_other_tasks(self, named: Any) -> None:
         """Check that a batch is about these tasks too; on a GPU, where looking would make it wait, it is trusted."""

@@ -10,7 +10,7 @@ so it is an ordinary backward pass, and whatever understands `backward()` (DDP, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,7 +79,7 @@ class Point:
             y: Other values for the part of `y` that the draw is about.
         """
         here = None if y is None else self.y.values()
-        with self.problem.moved_to(x):
+        with nullcontext() if x is None else self.problem.moved_to(x):  # at the same x, running statistics go on
             if y is not None:
                 self.y.assign(y)
             encodings = self._encodings if x is None else self.problem.encodings(self.draw, self._masks)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parallel import DistributedDataParallel
 
 from adambo.draw import Batch, Draw, is_empty
@@ -184,7 +185,9 @@ class Problem:
             yield
         finally:
             _exchange(pairs)
-            copy_(self.buffers, buffers)
+            # A graph made before stays usable: no backward pass reads what its forward pass wrote into a buffer.
+            with _unsafe_preserve_version_counter(tuple(self.buffers)):
+                copy_(self.buffers, buffers)
 
     def _check_parameters(self) -> None:
         for k, p in enumerate(self.y):

@@ -38,7 +38,12 @@ class Slots:
 
     def __init__(self, slots: int | Sequence[int], level: str) -> None:
         given = [slots] if isinstance(slots, int) else slots
-        if not isinstance(given, Sequence) or isinstance(given, str) or not given or not all(map(_is_size, given)):
+        if (
+            not isinstance(given, Sequence)
+            or isinstance(given, str | bytes)
+            or not given
+            or not all(map(_is_size, given))
+        ):
             raise SettingError(
                 f"{level}_slots={slots!r} does not divide the data: give the number of slots, or a sequence with the "
                 "size of each, in integers of at least 1."
@@ -60,7 +65,7 @@ class Slots:
 
     def one_each(self, batches: Iterable[Batch]) -> Sequence[Batch]:
         """`batches`, if there is one for every slot."""
-        if isinstance(batches, Tensor | str):
+        if isinstance(batches, Tensor | str | bytes | dict) or not isinstance(batches, Iterable):
             raise SampleError(
                 f"Here a sequence of {self.level} batches is needed, but came a {type(batches).__name__}."
             )

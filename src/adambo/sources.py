@@ -54,12 +54,16 @@ def snapshot_sources(
         return None
     if isinstance(snapshot, tuple) and len(snapshot) == 2 and all(callable(source) for source in snapshot):
         return snapshot
-    if isinstance(snapshot, int) and not any(callable(source) for source in datasets):
+    if (
+        isinstance(snapshot, int)
+        and not isinstance(snapshot, bool)
+        and not any(callable(source) for source in datasets)
+    ):
         upper, lower = (as_source(source, snapshot, collate, "snapshot") for source in datasets)
         return upper, lower
     raise SettingError(
         f"snapshot={snapshot!r} is neither the size of a batch to be drawn from datasets, nor two functions "
-        "(upper, lower) that make a large batch from a torch.Generator."
+        "(upper, lower) that make a large batch as the sources do (from a generator, and with tasks= from tasks)."
     )
 
 

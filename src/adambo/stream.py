@@ -208,8 +208,13 @@ def draws(
     if not isinstance(needs, Needs):
         raise SettingError(f"needs={needs!r} does not say what a step needs. Give needs=solver.needs.")
     sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-    if not all(isinstance(size, int | None) for size in sizes):
+    if len(sizes) != 2 or not all(isinstance(size, int | None) and not isinstance(size, bool) for size in sizes):
         raise SettingError(f"batch_size={batch_size!r} must be an integer, or (upper, lower).")
+    if not isinstance(seed, int):
+        raise SettingError(f"seed={seed!r} must be an integer: everything random follows from it.")
+    for name, function in (("tasks", tasks), ("collate", collate)):
+        if function is not None and not callable(function):
+            raise SettingError(f"{name}={function!r} cannot be called; it is a function.")
     rank = distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
     sources = [
         as_source(source, size, collate, name)

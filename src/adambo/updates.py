@@ -35,8 +35,11 @@ class MomentumRule(Optimizer):
         if not 0 < beta <= 1:
             raise SettingError(f"beta={beta} is the weight of the new gradient in the momentum; it lies in (0, 1].")
         super().__init__(params, {"lr": lr, "beta": beta} | defaults)
-        # Tells whoever masks steps on the device that `found_inf` is understood.
-        self.masks_on_device = not any(is_sharded(p) for group in self.param_groups for p in group["params"])
+
+    @property
+    def masks_on_device(self) -> bool:
+        """Tells whoever masks steps on the device that `found_inf` is understood."""
+        return not any(is_sharded(p) for group in self.param_groups for p in group["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -147,12 +150,11 @@ class NormalizedMomentum(MomentumRule):
     """
 
     def __init__(self, params: Iterable[Any], lr: float, beta: float = 0.1, norm: Norm = "global") -> None:
-        super().__init__(params, lr, beta)
-        self.norm = checked_norm(norm)
+        super().__init__(params, lr, beta, norm=checked_norm(norm))
 
     def _directions(self, parts: list[_Part]) -> list[Vector]:
         moments = [part.average("m", part.gradients, 1 - part.group["beta"], part.group["beta"]) for part in parts]
-        return _normalized(moments, self.norm)
+        return _normalized(moments, parts[0].group["norm"])
 
 
 class RecursiveMomentum(MomentumRule):
@@ -178,19 +180,20 @@ class RecursiveMomentum(MomentumRule):
     """
 
     def __init__(self, params: Iterable[Any], lr: float, beta: float = 0.1, norm: Norm | None = None) -> None:
-        super().__init__(params, lr, beta)
-        self.norm = None if norm is None else checked_norm(norm)
-        self._before: dict[Tensor, Tensor] = {}
+        super().__init__(params, lr, beta, norm=None if norm is None else checked_norm(norm))
+
+    _before: dict[Tensor, Tensor] | None = None
 
     def look_back(self, gradients: Sequence[Tensor] | None) -> None:
         """Give h', in the order of the parameters, for the next step alone; None if there is no point before."""
         parameters = [p for group in self.param_groups for p in group["params"]]
-        self._before = dict(zip(parameters, gradients, strict=True)) if gradients is not None else {}
+        self._before = dict(zip(parameters, gradients, strict=True)) if gradients is not None else None
 
     def _directions(self, parts: list[_Part]) -> list[Vector]:
         moments = [self._moment(part) for part in parts]
-        self._before = {}
-        return moments if self.norm is None else _normalized(moments, self.norm)
+        self._before = None
+        norm = parts[0].group["norm"]
+        return moments if norm is None else _normalized(moments, norm)
 
     def _moment(self, part: _Part) -> Vector:
         keep = 1 - part.group["beta"]
@@ -225,7 +228,7 @@ class VRAdam(RecursiveMomentum):
         super().__init__(params, lr, beta)
         if not 0 < beta_sq <= 1:
             raise SettingError(f"beta_sq={beta_sq} is the weight of the new square; it lies in (0, 1].")
-        if not 0 <= eps < float("inf"):
+        if not isinstance(eps, int | float) or not 0 <= eps < float("inf"):
             raise SettingError(f"eps={eps} is added to a square root; it is 0 or larger, and finite.")
         self.defaults |= {"beta_sq": beta_sq, "eps": eps}
         for group in self.param_groups:
@@ -260,15 +263,26 @@ def checked_norm(norm: Norm) -> Norm:
 
 
 def _normalized(moments: list[Vector], norm: Norm) -> list[Vector]:
-    """Every m over its norm; a norm of zero belongs to an m of zeros, and zero over anything stays zero."""
+    """Every m over its norm, or zeros where the norm is zero."""
     together = [m for part in moments for m in part]
     if not together:
         return moments
-    norms = [_whole(n) for n in torch._foreach_norm(together)]
+    # In float64, where the squares of small and large float32 numbers neither vanish nor overflow.
+    norms = [_whole(n) for n in torch._foreach_norm(together, 2, dtype=torch.float64)]
     if norm == "global":
         norms = [torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]))] * len(norms)
-    lengths = iter(n.clamp_min(torch.finfo(n.dtype).tiny) for n in norms)
-    return [[m / next(lengths).to(m) for m in part] for part in moments]
+    lengths = iter(norms)
+    return [[_unit(m, next(lengths)) for m in part] for part in moments]
+
+
+def _unit(m: Tensor, length: Tensor) -> Tensor:
+    wide = torch.promote_types(m.dtype, torch.float32)  # half precision has no room for the quotient's parts
+    vanishes = length < _NO_LENGTH
+    unit = m.to(wide) / torch.where(vanishes, 1.0, length).to(m.device, wide)
+    return torch.where(vanishes.to(m.device), 0.0, unit).to(m.dtype)
+
+
+_NO_LENGTH = 1e-150  # below it, squares vanish in float64 too
 
 
 def _whole(norm: Tensor) -> Tensor:

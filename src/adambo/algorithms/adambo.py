@@ -109,10 +109,16 @@ class AdamBO(SurrogateSteps):
             if self.hypergradient_at == "current":
                 lower_loss = self.descend(point)  # the hypergradient was taken at y_t, not at y_{t+1}
             self.commit(point, before, solved=z)  # x_{t+1} = Adam(x_t, x.grad)
-        return Info(self, point.f, lower_loss, z=z, m=self.upper_state("exp_avg"), v=self.upper_state("exp_avg_sq"))
+        moments = {"m": self.upper_state("exp_avg"), "v": self.upper_state("exp_avg_sq")}
+        moments["m_hat"] = self.upper_state("exp_avg", kept=lambda group: group["betas"][0])
+        moments["v_hat"] = self.upper_state("exp_avg_sq", kept=lambda group: group["betas"][1])
+        return Info(self, point.f, lower_loss, z=z, **moments)
 
 
 def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, hypergradient_at: str) -> None:
+    for name, value in (("beta", beta), ("beta_sq", beta_sq), ("eps", eps)):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise SettingError(f"{name}={value!r} is not a number.")
     if not 0 < beta <= 1:
         raise SettingError(
             f"beta={beta} is the weight of the new hypergradient in the first moment; it lies in (0, 1]."

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 
 from adambo.algorithms import state
 from adambo.algorithms.info import Info
-from adambo.algorithms.optimizers import check_plain, fitting
+from adambo.algorithms.optimizers import check_plain, fitting, optimizer_state
 from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
-from adambo.errors import SampleError, SettingError, StateError, WholeTableUsed
+from adambo.errors import NonFiniteError, SampleError, SettingError, StateError, WholeTableUsed
 from adambo.guard import Guard, LowerState, undone_on_failure
 from adambo.inverse import Inverse
 from adambo.ledger import Ledger
@@ -46,7 +46,8 @@ class Algorithm(ABC):
         problem: What is optimised.
         needs: The most batches that one step can use, for `adambo.draws`.
         upper_optimizer, lower_optimizer: The torch.optim objects that move x and y; schedulers and hooks (for example
-            `register_step_pre_hook`, to clip gradients) go on them.
+            `register_step_pre_hook`, to clip gradients) go on them. (With tasks, rows of y are moved by hand at the
+            rate of `lower_optimizer`: its hooks see no gradients.)
         inverse: Where z comes from, if that is not the method itself.
         ledger: The oracle calls so far.
         steps: The steps so far.
@@ -67,8 +68,10 @@ class Algorithm(ABC):
     cost: ClassVar[str] = ""
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        problem = settings.get("problem", arguments[0] if arguments else None)
-        if not isinstance(problem, Problem | None):
+        given = [settings["problem"]] if "problem" in settings else arguments[:1]  # none at all when it is unpickled
+        for problem in given:
+            if isinstance(problem, Problem):
+                continue
             raise SettingError(f"{cls.__name__} optimises an adambo.Problem, but came {type(problem).__name__}.")
         return super().__new__(cls)
 
@@ -118,12 +121,13 @@ class Algorithm(ABC):
     def warm_start(self, lower_batches: Iterable[Batch]) -> None:
         """One lower step per batch, at the current x (Algorithm 2 of the paper). No batch, no step."""
         self._report_lost_steps()
-        if isinstance(lower_batches, Tensor):
+        if isinstance(lower_batches, Tensor | str | bytes | dict) or not isinstance(lower_batches, Iterable):
             raise SampleError(
-                "warm_start takes a sequence of batches, but came one tensor. For one batch give [batch]."
+                f"warm_start takes a sequence of batches, but came one {type(lower_batches).__name__}. For one batch "
+                "give [batch]."
             )
         last, saved = None, [] if self.problem.tasks else [LowerState(self._whole(), self.lower_optimizer)]
-        visited = self.memory.visited()
+        visited, buffers = self.memory.visited(), clones(self.problem.buffers)
         try:
             for batch in lower_batches:
                 if last is None or batch is not last.lower[0]:
@@ -133,14 +137,18 @@ class Algorithm(ABC):
                     if self.problem.tasks:
                         saved.append(LowerState(self._whole(self.problem.tasks(batch)), self.lower_optimizer))
                 self._attempt(self._warm_step, last, encodings)
-        except BaseException:
+        except BaseException as error:
             for state_before in reversed(saved):
                 state_before.restore()
+                if isinstance(error, NonFiniteError):  # which all processes raise together
+                    state_before.y.write_back()
             self.memory.revisit(visited)
+            copy_(self.problem.buffers, buffers)
             raise
         if not self.guard.on_host:
             for state_before in reversed(saved):
                 state_before.restore(where=self.guard)
+                state_before.y.write_back()
             self.memory.revisit(*self.guard.masked([self.memory.visited()], [visited]))
         self.guard.end_step(counted=False)
 
@@ -208,9 +216,9 @@ class Algorithm(ABC):
             losses.append(g)
         return losses[0]
 
-    def upper_state(self, name: str) -> Callable[[], Vector]:
-        """What the upper optimiser keeps under `name`, looked up when it is asked for."""
-        return lambda: [self.upper_optimizer.state[p][name] for p in self.problem.x]
+    def upper_state(self, name: str, kept: Callable[[dict[str, Any]], float] | None = None) -> Callable[[], Vector]:
+        """What the upper optimiser keeps under `name`, looked up when it is asked for; see `optimizer_state`."""
+        return lambda: optimizer_state(self.upper_optimizer, self.problem.x, name, kept)
 
     def recall(self, name: str, point: Point, first: Vector | None = None) -> Vector:
         """What the last visit to these rows of y gave to `commit` as `name`; at first, `first` or zeros."""
@@ -235,6 +243,11 @@ class Algorithm(ABC):
             before.restore(where=self.guard)
         self._before_x_moves()
         self.guard.apply(self.upper_optimizer)
+        self._after_x_moved()
+        if self.problem.tasks is not None:
+            for p in self.problem.y:
+                p.grad = None
+            self.lower_optimizer.step()  # moves nothing: rows were moved by hand, but a scheduler wants to see a step
         point.y.write_back()
         self.memory.write(point.y, remembered, self.guard)
         if self.inverse is not None and solved is not None:
@@ -243,6 +256,9 @@ class Algorithm(ABC):
 
     def _before_x_moves(self) -> None:
         """For methods that keep x_t: the step is good, and x still has its value."""
+
+    def _after_x_moved(self) -> None:
+        """The upper optimiser has made its step."""
 
     def _begin(self, draw: Draw | Batch, lower_batch: Batch = ABSENT) -> Draw:
         self._report_lost_steps()
@@ -254,6 +270,11 @@ class Algorithm(ABC):
                 "A step takes batches, not a DataLoader. Make a stream of it: adambo.draws(upper, lower)."
             )
         if lower_batch is not self.ABSENT:
+            if isinstance(draw, Draw) or isinstance(lower_batch, Draw):
+                raise SampleError(
+                    "step takes one Draw, or an upper and a lower batch, but came a Draw and something else. A draw "
+                    "says all that a step needs: call solver.step(draw)."
+                )
             draw = Draw.of(draw, lower_batch, self.needs)
         if not isinstance(draw, Draw):
             raise SampleError(
@@ -276,18 +297,18 @@ class Algorithm(ABC):
     def _attempt(self, action: Callable[..., T], *arguments: Any) -> T:
         """Do it; module buffers go back if it fails, and it is done again with whole tables if a loss needs them."""
         counts, buffers = vars(self.ledger).copy(), clones(self.problem.buffers) if self.guard.on_host else []
-        try:
-            return action(*arguments)
-        except BaseException as error:
-            if buffers:
-                copy_(self.problem.buffers, buffers)
-            if not isinstance(error, WholeTableUsed):
-                raise
-            vars(self.ledger).update(counts)  # the attempt that follows counts anew
-            self.ledger.begin_step()
-            self.guard.begin_step()
-            self.problem.differentiate_whole_tables(error)
-        return action(*arguments)
+        while True:
+            try:
+                return action(*arguments)
+            except BaseException as error:
+                self.guard.begin_step()  # lets go of the graphs it holds
+                if buffers:
+                    copy_(self.problem.buffers, buffers)
+                if not isinstance(error, WholeTableUsed):
+                    raise
+                vars(self.ledger).update(counts)  # the attempt that follows counts anew
+                self.ledger.begin_step()
+                self.problem.differentiate_whole_tables(error)
 
     def _warn_of_divergence(self, curvature: float | None) -> None:
         rate = max(float(group["lr"]) for group in self.lower_optimizer.param_groups)

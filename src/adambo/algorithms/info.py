@@ -17,8 +17,10 @@ class Info:
     """Tensors of one step, still on their device: reading them is what synchronises.
 
     Attributes:
-        upper_loss: f on the upper batch.
-        lower_loss: g on the first lower batch, before the step.
+        upper_loss: f on the upper batch, where the method evaluates it: at y_t, at y_{t+1}, at an average of y, or at
+            the adapted parameters of a meta-learner.
+        lower_loss: g on the first lower batch, where its gradient is taken first (with Nesterov steps, at the
+            extrapolated point); in a step that rests y, on the cross batch.
         z: The estimate of [∇²yy g]⁻¹ ∇y f.
 
     Further quantities of an algorithm (m, v, ...) are attributes under the name they have in its maths block. Those

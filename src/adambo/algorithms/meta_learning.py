@@ -119,6 +119,7 @@ class MetaLearning(Algorithm):
                 meta = added(meta, task.v, 1 / len(draws)) if meta else scaled(task.v, 1 / len(draws))
                 losses.append(torch.stack([task.f, task.g]))
             self.guard.watch("the meta-gradient of y", *meta[-heads:])
+            self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
             try:
                 for p, part in zip(self.theta, meta, strict=True):
                     p.grad = part
@@ -126,7 +127,6 @@ class MetaLearning(Algorithm):
             finally:
                 for p in self.problem.y:
                     p.grad = None
-        self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
         upper_loss, lower_loss = torch.stack(losses).mean(dim=0)
         told: dict[str, Any] = {"x_adapted": task.phi[:-heads]} if self.adapts_x else {}
         told |= {"y_adapted": task.phi[-heads:], "meta_y": meta[-heads:]}

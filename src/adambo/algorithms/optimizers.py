@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch.optim import LBFGS, SGD, Optimizer
 
 from adambo.errors import SettingError
@@ -52,3 +55,14 @@ def check_plain(optimizer: Optimizer) -> None:
             f"lower_optimizer={type(optimizer).__name__} keeps or decays something for every row of a stacked y, also "
             "for tasks that are not in the batch. Use torch.optim.SGD without momentum and weight decay."
         )
+
+
+def optimizer_state(
+    optimizer: Optimizer, parameters: Vector, name: str, kept: Callable[[dict[str, Any]], float] | None = None
+) -> Vector:
+    """What `optimizer` keeps under `name`; without the bias of a zero start, if `kept` says how much of it is kept."""
+    state = optimizer.state
+    if kept is None:
+        return [state[p][name] for p in parameters]
+    share = {p: kept(group) for group in optimizer.param_groups for p in group["params"]}
+    return [state[p][name] / (1 - share[p] ** state[p]["step"].double()) for p in parameters]

@@ -29,7 +29,7 @@ def checked_count(count: int, name: str, least: int = 1) -> int:
 
 
 def checked_choice(choice: T, name: str, choices: Sequence[T]) -> T:
-    if choice not in choices:
+    if not any(type(choice) is type(known) and choice == known for known in choices):
         raise SettingError(f"{name}={choice!r} is not one of {', '.join(repr(c) for c in choices)}.")
     return choice
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -38,19 +40,35 @@ def saved(solver: Algorithm) -> dict[str, Any]:
 
 def load(solver: Algorithm, state: dict[str, Any]) -> None:
     """Make `state` that of `solver`, or leave it as it is and say why not."""
+    with _explained():
+        _check(solver, state)
     before = saved(solver)
     try:
-        _check(solver, state)
-        _write(solver, state)
+        with _explained():
+            _write(solver, state)
     except StateError:
         _write(solver, before)
         raise
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except StateError:
+        raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        _write(solver, before)
         raise StateError(
             f"The state cannot be read: {type(error).__name__}: {error}. It is damaged, or was not made by "
             "solver.state_dict(); nothing was loaded."
         ) from error
+
+
+def check_forms(tensors: Sequence[Tensor], like: Sequence[Tensor], name: str) -> None:
+    """Refuse a part of a state whose shapes or types are not those of `like`."""
+    mine, theirs = _forms(like), _forms(tensors)
+    if mine != theirs:
+        raise StateError(f"The state has {name} as {theirs}, but this problem needs {mine}.")
 
 
 def _check(solver: Algorithm, state: dict[str, Any]) -> None:
@@ -85,6 +103,8 @@ def _check(solver: Algorithm, state: dict[str, Any]) -> None:
             )
     for name in ("upper_optimizer", "lower_optimizer"):
         _check_optimizer(getattr(solver, name), state[name], name)
+    if not isinstance(state["steps"], int) or state["steps"] < 0:
+        raise StateError(f"The state has steps={state['steps']!r}, which is no number of steps.")
     kind = None if state["inverse"] is None else state["inverse"]["kind"]
     if kind != (None if solver.inverse is None else type(solver.inverse).__name__):
         raise StateError(
@@ -92,7 +112,7 @@ def _check(solver: Algorithm, state: dict[str, Any]) -> None:
         )
 
 
-def _forms(tensors: list[Tensor]) -> list[str]:
+def _forms(tensors: Sequence[Tensor]) -> list[str]:
     return [f"{tuple(t.shape)} of {t.dtype}" for t in tensors]
 
 

@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from adambo.algorithms.base import Algorithm
+from adambo.algorithms.state import check_forms
 from adambo.errors import StateError
 from adambo.point import Point
 from adambo.processes import whole_or_local
 from adambo.updates import RecursiveMomentum
-from adambo.vectors import Vector, clones, copy_
+from adambo.vectors import Vector, clones
 
 
 class TwoPoints(Algorithm):
@@ -24,7 +25,8 @@ class TwoPoints(Algorithm):
 
     def at_previous(self, point: Point, y: Vector) -> AbstractContextManager[Point]:
         """The draw of `point` at x_{t−1}, and at `y`; from the second step on."""
-        assert self._x_prev is not None
+        if self._x_prev is None:
+            raise StateError("The state has steps behind it, but no x of the step before. It is damaged.")
         return point.elsewhere(self._x_prev, y)
 
     def hypergradient_at_previous(self, point: Point, y: Vector) -> Vector | None:
@@ -37,24 +39,26 @@ class TwoPoints(Algorithm):
     def solve_again(self, previous: Point) -> Vector:
         """z at the previous point, with the Neumann step of the current one."""
         assert self.inverse is not None
-        return self.inverse.solve(previous, previous.f_y)
+        return self.inverse.solve_again(previous, previous.f_y)
 
     def watched(self, h: Vector) -> Vector:
         self.guard.watch("the hypergradient at the previous point", *[whole_or_local(t) for t in h])
         return h
 
     def _before_x_moves(self) -> None:
-        if self._x_prev is None:
-            self._x_prev = clones(self.problem.x)
-        else:
-            copy_(self._x_prev, self.guard.masked([p.detach() for p in self.problem.x], self._x_prev))
+        here = clones(self.problem.x)
+        self._x_here = here if self._x_prev is None else self.guard.masked(here, self._x_prev)
+
+    def _after_x_moved(self) -> None:
+        self._x_prev = self._x_here  # not before: a hook of the optimiser may have raised
+        del self._x_here
 
     def own_state(self) -> dict[str, Any]:
         return super().own_state() | {"x_prev": self._x_prev}
 
     def load_own_state(self, own: dict[str, Any]) -> None:
         x_prev = own.pop("x_prev")
-        if x_prev is not None and [t.shape for t in x_prev] != [p.shape for p in self.problem.x]:
-            raise StateError(f"The state has x_prev of shapes {[tuple(t.shape) for t in x_prev]}, unlike x.")
+        if x_prev is not None:
+            check_forms(x_prev, self.problem.x, "x_prev")
         self._x_prev = x_prev
         super().load_own_state(own)

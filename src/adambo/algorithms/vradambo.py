@@ -124,6 +124,7 @@ class VRAdamBO(AcceleratedLower):
             self.commit(point, before, **remembered)  # m_t, v_t, x_{t+1}
             self.inverse.accept(here, z, self.guard)  # here may be about other tasks than the draw
         moments = {"m": self.upper_state("m"), "v": self.upper_state("v")}
+        moments["v_hat"] = self.upper_state("v", kept=lambda group: 1 - group["beta_sq"])
         return Info(self, f, lower_loss, z=z, y_hat=remembered["y_hat"], k=draw.level, **moments)
 
     def _mean_estimate(self, snapshot: Draw, level: int | None) -> tuple[Point, Vector, Tensor]:

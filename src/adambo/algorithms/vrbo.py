@@ -24,8 +24,9 @@ from adambo.algorithms.base import Algorithm
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_count, checked_inverse
+from adambo.algorithms.state import check_forms
 from adambo.draw import Draw, Needs
-from adambo.errors import SettingError, StateError
+from adambo.errors import SettingError
 from adambo.inverse import Inverse, Neumann
 from adambo.lower_variable import LowerVariable
 from adambo.masks import SameMasks
@@ -109,7 +110,8 @@ class VRBO(Algorithm):
         masks = self.same_masks(draw)  # the two points of a correction see the same dropout
         point = self._at(blocks[0], y, masks)  # (x_k, y_k)
         with self.undone_on_failure(point) as before:
-            first = self._estimates(point if large is None else self._at(large, y), first=True)
+            start = point if large is None else self._at(large, y, self.same_masks(replace(large, seed=draw.seed)))
+            first = self._estimates(start, first=True)
             E, g_y, losses, _ = first if large is None else self._estimates(point)
             v, u = first[:2] if self.steps % self.period == 0 else (self._v, self.recall("u", point, first=g_y))
             with self.problem.moved_to(self._ahead(v)):  # x_{k+1}; x goes there when all is known, in commit
@@ -138,7 +140,7 @@ class VRBO(Algorithm):
 
     def _estimates(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor], Vector]:
         """E and ∇y g at `point`, the losses there, and the z in E; the first ones of a step prepare the inverse."""
-        z = self.solve(point) if first else self.inverse.solve(point, point.f_y)
+        z = self.solve(point) if first else self.inverse.solve_again(point, point.f_y)
         E = point.hypergradient(z, keep_graph=True)  # that of the features serves the other point of the pair
         g, g_y = point.lower_gradient()
         self.guard.watch("the upper loss", point.f)
@@ -179,6 +181,5 @@ class VRBO(Algorithm):
         return {"v": self._v}
 
     def load_own_state(self, own: dict[str, Any]) -> None:
-        if [t.shape for t in own["v"]] != [p.shape for p in self.problem.x]:
-            raise StateError(f"The state has v of shapes {[tuple(t.shape) for t in own['v']]}, unlike x.")
+        check_forms(own["v"], self.problem.x, "v")
         self._v = list(own["v"])

@@ -45,6 +45,10 @@ class Inverse(ABC):
     def solve(self, point: Point, v: Vector) -> Vector:
         """z ≈ [∇²yy g]⁻¹ v at `point`."""
 
+    def solve_again(self, point: Point, v: Vector) -> Vector:
+        """The same at another point of the same draw, with all that `solve` has settled: one estimator for both."""
+        return self.solve(point, v)
+
     def accept(self, point: Point, z: Vector, guard: Guard) -> None:
         """The step has succeeded: what `solve` found at `point` may be remembered."""
 

@@ -53,7 +53,7 @@ class Curvature:
         return self.largest is None or _is_scheduled(step) or self._is_new(point)
 
     def _is_new(self, point: Point) -> bool:
-        return point.y.tasks is not None and not point.y.tasks <= self._seen
+        return point.y.tasks_of_all is not None and not point.y.tasks_of_all <= self._seen
 
     def estimate(self, point: Point, step: int) -> float:
         """Refresh the estimate at `point`; returns what was found there."""
@@ -87,7 +87,8 @@ class Curvature:
                 stacklevel=2,
             )
         kept = (KEPT if _is_scheduled(step) else 1.0) * (self.largest or 0.0)
-        self.largest, self._direction, self._seen = max(largest, kept), u, self._seen | (point.y.tasks or frozenset())
+        self.largest, self._direction = max(largest, kept), u
+        self._seen |= point.y.tasks_of_all or frozenset()  # all processes measure together
         return largest
 
     def state_dict(self) -> dict[str, Any]:

@@ -122,12 +122,17 @@ class Neumann(Inverse):
     def accept(self, point: Point, z: Vector, guard: Guard) -> None:
         self._curvature.accept(guard)
 
+    def solve_again(self, point: Point, v: Vector) -> Vector:
+        # No new step, which the other point would not have: a series that has exploded becomes NaN, and is reported.
+        z = self._series(point, v)
+        exploded = torch.as_tensor(self._excess(point, z, v)) > 100.0
+        return [torch.where(exploded, torch.nan, t) for t in z]
+
     def solve(self, point: Point, v: Vector) -> Vector:
+        if v[0].is_cuda:  # where nobody waits for the device
+            return self.solve_again(point, v)
         z = self._series(point, v)
         excess = self._excess(point, z, v)
-        if z[0].is_cuda:
-            # No waiting: a series that has exploded becomes NaN, and the guard reports it.
-            return [torch.where(torch.as_tensor(excess) > 100.0, torch.nan, t) for t in z]
         if 1.001 < excess < math.inf:  # one, and rounding; what is not finite is the guard's
             # The curvature has grown since it was measured, or this batch is sharper than those before.
             self._check(self._curvature.estimate(point, 0))
@@ -143,7 +148,7 @@ class Neumann(Inverse):
             return found / max(allowed * given, sys.float_info.min)
         found, given = (torch.linalg.vector_norm(as_blocks(t, point.y.blocks), dim=1) for t in (z, v))
         ratio: Tensor = found / (allowed * given).clamp_min(torch.finfo(given.dtype).tiny)
-        return ratio.max()
+        return point.problem.processes.worst(ratio.max())  # with tasks of their own, all processes decide alike
 
     def _warn_of_growth(self, excess: float) -> None:
         if excess > 1.001 and not self._warned:
