@@ -214,7 +214,7 @@ def groups(chosen: str) -> list[list[str]]:
     return list(together.values())
 
 
-def interleaved_times(contenders: list[Step], steps: int, warm_up: int = 10) -> list[list[float]]:
+def interleaved_times(contenders: list[Step], steps: int, warm_up: int = 3) -> list[list[float]]:
     """Seconds per step of contenders that take turns, each going first equally often."""
     times: list[list[float]] = [[] for _ in contenders]
     for turn in range(warm_up + steps):
@@ -253,7 +253,7 @@ def memory_in_a_process(row: str, contender: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="interleaved steps per row")
+    parser.add_argument("--steps", type=int, default=60, help="interleaved steps per row")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     parser.add_argument("--no-memory", action="store_true", help="time only")
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
