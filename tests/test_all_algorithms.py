@@ -221,19 +221,12 @@ def test_a_refused_state_leaves_a_pending_surrogate_usable():
 
 
 def test_every_class_says_what_it_is_and_what_it_costs():
-    assert len(ALL) == 16
     for name, algorithm in ALL.items():
         assert getattr(adambo, name) is algorithm
         assert name in adambo.__all__
         assert re.fullmatch(r"[^\n]{20,110}", algorithm.summary), name
         assert "∇x f" in algorithm.cost, name
         assert "Oracle calls per " in Path(__import__(algorithm.__module__, fromlist=["x"]).__file__).read_text()
-
-
-def test_the_readme_lists_every_class():
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    for name in ALL:
-        assert f"`{name}`" in readme
 
 
 @pytest.mark.parametrize("name", ALL)

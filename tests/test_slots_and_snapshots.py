@@ -103,7 +103,7 @@ def test_slots_are_part_of_a_resumable_run():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batch_size": (10, 33)}, "4 of that size"),
+        ({"batch_size": (10, 33)}, "batch_size=20, or build the solver with lower_slots=4"),
         ({"lower": list("abc"), "batch_size": (10, None)}, "lower_slots=3"),
         ({"lower": DataLoader(TensorDataset(NUMBERS)), "batch_size": (10, None)}, "read in order"),
     ],
@@ -111,6 +111,21 @@ def test_slots_are_part_of_a_resumable_run():
 def test_sources_that_do_not_fit_the_slots_are_refused(options, says):
     with pytest.raises(SettingError, match=says):
         stream(**options)
+
+
+def test_one_slot_per_level_is_no_division():
+    draws = stream(needs=Needs(upper=1, lower=1, slots=(1, 1)))
+    first, second = next(draws), next(draws)
+    assert not torch.equal(first.lower[0], second.lower[0])
+    with pytest.raises(SettingError, match="no slots"):
+        draws.slot_batches()
+
+
+@pytest.mark.parametrize("lower", [NUMBERS, list("vwxyz")], ids=["dataset", "list"])
+def test_a_warm_start_takes_the_batches_of_slots(lower):
+    draws = stream(lower=lower, batch_size=(10, 20 if isinstance(lower, torch.Tensor) else None))
+    slots = [str(batch) for batch in draws.slot_batches()[0]]
+    assert all(str(batch) in slots for batch in draws.warm_start_batches(4))
 
 
 def test_with_tasks_both_levels_have_as_many_slots():

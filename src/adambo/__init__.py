@@ -1,4 +1,4 @@
-"""Bilevel optimisation in PyTorch: AdamBO, hypergradients at the price of an ordinary backward pass."""
+"""Bilevel optimisation in PyTorch: AdamBO and fifteen others, hypergradients at the price of a backward pass."""
 
 from adambo import algorithms
 from adambo.algorithms import *  # noqa: F403  (what it exports is listed there, once)

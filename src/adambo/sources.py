@@ -94,9 +94,11 @@ def as_slots(
     if isinstance(slots, tuple) and sum(slots) == len(source):
         return Slots(source, slots, collate)
     if -(-len(source) // size) != count or isinstance(slots, tuple):
+        n, fitting = len(source), -(-len(source) // count)
         raise SettingError(
-            f"{name}_slots={slots} with batch_size={size} does not divide a dataset of {len(source)} examples. A slot "
-            f"is one fixed batch, so there are {-(-len(source) // size)} of that size; sizes add up to {len(source)}."
+            f"{name}_slots={slots} and batch_size={size} disagree on a dataset of {n} examples: a slot is one fixed "
+            f"batch, and so many slots hold up to {fitting} each. Give batch_size={fitting}, or build the solver with "
+            f"{name}_slots={-(-n // size)}; where slots are given by their sizes, these add up to {n}."
         )
     ends = [len(source) * k // count for k in range(count + 1)]
     return Slots(source, [last - first for first, last in pairwise(ends)], collate)
@@ -107,6 +109,7 @@ class Slots:
 
     def __init__(self, source: Any, sizes: Sequence[int], collate: Collate | None) -> None:
         self.source, self.collate = source, collate
+        self.count = len(sizes) or len(source)
         self._ends = list(accumulate(sizes, initial=0))
 
     def batch(self, slot: int, *seed: int) -> Batch:

@@ -39,6 +39,7 @@ class DrawStream(Iterator[Draw]):
         self.needs, self.seed, self.reuse, self.rank, self._tasks = needs, seed, reuse, rank, tasks
         self.step = 0
         self._snapshot = snapshot
+        self._slotted = has_slots(needs)
         per_step = (needs.upper, 1 if reuse else needs.lower + needs.cross + needs.hessian)
         self._upper = upper if not isinstance(upper, Sequential) else upper.taking(per_step[0])
         self._lower = lower if not isinstance(lower, Sequential) else lower.taking(per_step[1])
@@ -77,6 +78,11 @@ class DrawStream(Iterator[Draw]):
 
     def slot_batches(self) -> tuple[Sequence[Batch], Sequence[Batch]]:
         """The batches of all lower slots and of all upper slots: `solver.fill_memory(*stream.slot_batches())`."""
+        if not self._slotted:
+            raise SettingError(
+                "This stream has no slots: it was built with the needs of a method without a table, or with one slot "
+                "per level, for which every batch is fresh."
+            )
         lower, upper = (
             LazyBatches([self._slot_maker(source, role, slot) for slot in range(len(sizes_of(slots)))])
             for source, role, slots in zip(
@@ -86,7 +92,7 @@ class DrawStream(Iterator[Draw]):
         return lower, upper
 
     def _draw(self, step: int) -> Draw:
-        draw = self._slot_draw(step) if self.needs.slots[0] else self._sampled_draw(step)
+        draw = self._slot_draw(step) if self._slotted else self._sampled_draw(step)
         return draw if self._snapshot is None else replace(draw, snapshot=self._large_draw(step))
 
     def _slot_draw(self, step: int) -> Draw:
@@ -148,6 +154,9 @@ class DrawStream(Iterator[Draw]):
     def _maker(self, source: Source, step: int, role: str, index: int) -> Callable[[], Batch]:
         if isinstance(source, Sequential):
             return lambda: source.at(0, index)
+        if isinstance(source, Slots):  # a warm start: any of them
+            slot = random.Random(key_of(self.seed, role, index)).randrange(source.count)
+            return self._slot_maker(source, role, slot)
         # The rank is part of the key only where there are ranks, so that one process draws as no process does.
         ranks = [self.rank] if self.rank else []
         seed, tasks = self.seed, self._tasks
@@ -160,6 +169,11 @@ class DrawStream(Iterator[Draw]):
         # All roles of a step, on all processes, are about the same tasks; in a warm start each batch has its own.
         name = ("tasks", index) if role == "warm_start" else ("tasks",)
         return lambda: source(generator(role, index, *ranks), tasks(generator(*name)))
+
+
+def has_slots(needs: Needs) -> bool:
+    """Whether the data is divided. One slot per level is no division: its table corrects nothing."""
+    return any(len(sizes_of(slots)) > 1 for slots in needs.slots)
 
 
 def draws(
@@ -194,7 +208,7 @@ def draws(
 
     For a method with a table (`SABA`) the data is divided into fixed slots, and each draw names two of them: a dataset
     is shuffled once and split into as many parts as there are slots; a function is called with a generator that
-    depends on the slot alone; of a list of batches, each is a slot.
+    depends on the slot alone; of a list of batches, each is a slot. With one slot per level, batches are drawn as ever.
 
     Example:
         >>> numbers = torch.arange(100)
@@ -226,7 +240,7 @@ def draws(
             "does not know which tasks the step is about."
         )
     large = snapshot_sources(snapshot, (upper, lower), collate)
-    if needs.slots[0]:
+    if has_slots(needs):
         if tasks is not None and needs.slots[0] != needs.slots[1]:
             raise SettingError(
                 f"With tasks=, a slot is a set of tasks for both levels, but lower_slots={needs.slots[0]} and "

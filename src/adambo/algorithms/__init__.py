@@ -40,4 +40,5 @@ __all__ = [
     "VRAdamBO",
 ]
 
-ALL: dict[str, type[Algorithm]] = {name: globals()[name] for name in __all__ if name not in ("Algorithm", "Info")}
+_named = [name for name in __all__ if name not in ("Algorithm", "Info")]
+ALL: dict[str, type[Algorithm]] = {name: globals()[name] for name in sorted(_named, key=str.lower)}

@@ -1,14 +1,14 @@
 """AccBO (Gong, Hao, Liu; NeurIPS 2024): normalised recursive momentum above, Nesterov steps below.
 
-    here             symbol below, as the AdamBO paper names them
-    lr, lower_lr     η, γ
-    nesterov         α, the momentum of a lower step
-    averaging        ν, the weight of the new y in ŷ
-    beta             β, the weight of the new hypergradient
-    lower_steps, period    N, I of Option II
-    inverse          Neumann(terms=Q, step=s, samples="random"); k is draw.level
-    warm_start       T_0 batches, for SNAG
-    draw.upper, .lower, .cross, .hessian    ξ, ζ, ζ⁰, ζ^(j)
+    paper            here (symbols as the AdamBO paper has them)
+    η, γ             lr, lower_lr
+    α                nesterov, the momentum of a lower step
+    ν                averaging, the weight of the new y in ŷ
+    β                beta, the weight of the new hypergradient
+    N, I             lower_steps, period (Option II)
+    Q, 1/l_g1, k     Neumann(terms=, step=, samples="random"), draw.level
+    T_0              the number of batches given to warm_start, for SNAG
+    ξ, ζ, ζ⁰, ζ^(j)  draw.upper, draw.lower, draw.cross, draw.hessian
 
 Oracle calls per step: 2 ∇x f, 2 ∇y f, 2k ∇²yy g with k ~ U{0 … Q−1}, 2 ∇²xy g (half of these in the first step); and
 1 ∇y g (option 1), or N ∇y g in every I-th step (option 2).
@@ -109,8 +109,8 @@ class AccBO(AcceleratedLower):
             with point.elsewhere(y=y_now) as here:
                 z = self.solve(here)
                 here.backward(z)  # x.grad <- E_t(x_t, ŷ)
+                lower_loss = self.lower_loss(losses, here)
             self.upper_optimizer.look_back(self.hypergradient_at_previous(point, y_then))
-            lower_loss = self.lower_loss(losses, here)
             remembered = {"y_hat": y_hat_next}
             if self.hypergradient_at == "current":
                 remembered["y_hat_prev"] = y_hat

@@ -103,7 +103,7 @@ class BOREP(RunningZ):
             z = self.recall("z", point)
             z_next = self.z_step(z, point.hessian(z), point.f_y)
             point.backward(z)  # x.grad <- ∇x f − ∇²xy g z_t
-            self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}
+            self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}: NormalizedMomentum
         return Info(self, point.f, lower_loss, z=z_next, m=self.upper_state("m"), projections=active)
 
     def _lower_round(self, point: Point, centre: Vector) -> tuple[Tensor, Tensor]:

@@ -62,7 +62,7 @@ class F2SA(Algorithm):
         1.0
     """
 
-    summary: ClassVar = "first derivatives only: two lower variables, pulled apart by f with a growing penalty on g"
+    summary: ClassVar = "a growing penalty on g instead of second derivatives: two lower variables, pulled apart by f"
     cost: ClassVar = "1 ∇x f, n ∇y f, 2n ∇y g, 2 ∇x g"
 
     def __init__(
@@ -108,19 +108,20 @@ class F2SA(Algorithm):
             rate = self._capped_rate(points[0], lam)
             for point in points:
                 g, g_y = point.lower_gradient()
-                direction = added(scaled(point.f_y, y.blocks), g_y, lam)  # with tasks, f is a mean and g a sum
+                y_direction = added(scaled(point.f_y, y.blocks), g_y, lam)  # with tasks, f is a mean and g a sum
                 with point.elsewhere(y=z) as there:
                     g_z, gradient = there.lower_gradient()
-                    y.descend(gradient, self.lower_optimizer, self.guard.apply)
+                    y.descend(gradient, self.lower_optimizer, self.guard.apply)  # moves z, whose values y has here
                     z = y.values()
-                y.assign(added(y.values(), direction, -rate))
+                y.assign(added(y.values(), y_direction, -rate))
                 self.guard.watch("the upper loss", point.f, *point.f_y)
-                self.guard.watch("the lower loss", g, g_z, *direction)
+                self.guard.watch("the lower loss", g, g_z, *y_direction)
                 losses.append((point.f.detach(), g))
             point = points[0].after_move()
             pull = point.g_x
             with point.elsewhere(y=z) as there:
                 pull = added(pull, there.g_x, -1.0)
+            # x.grad <- ∇x f + λ (∇x g(y) − ∇x g(z)); with tasks the mean of both, of which g has the sum
             for p, part in zip(self.problem.x, added(point.f_x, pull, lam / y.blocks), strict=True):
                 p.grad = part
             self.commit(point, before, z=z)

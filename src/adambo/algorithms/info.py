@@ -21,7 +21,7 @@ class Info:
             the adapted parameters of a meta-learner.
         lower_loss: g on the first lower batch, where its gradient is taken first (with Nesterov steps, at the
             extrapolated point); in a step that rests y, on the cross batch.
-        z: The estimate of [∇²yy g]⁻¹ ∇y f.
+        z: The estimate of [∇²yy g]⁻¹ ∇y f, where the method has one (in F2SA: its second lower variable).
 
     Further quantities of an algorithm (m, v, ...) are attributes under the name they have in its maths block. Those
     that lie in the optimiser, like the hypergradient in `x.grad`, are to be had until the next step.
@@ -37,7 +37,7 @@ class Info:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._late:
-            raise AttributeError(f"Info has no {name!r}.")
+            raise AttributeError(f"This step tells no {name!r}, but {', '.join(dir(self))}.")
         self._refuse_if_gone(name)
         return self._late[name]()
 
@@ -53,6 +53,9 @@ class Info:
                 f"The {name} of this step is gone: the solver has begun another one, or x.grad was cleared. It costs "
                 "nothing because it is not copied; read it right after its step."
             )
+
+    def __dir__(self) -> list[str]:
+        return sorted([*(name for name in vars(self) if not name.startswith("_")), *self._late, "hypergradient"])
 
     def __repr__(self) -> str:
         if self.upper_loss.device.type == "cpu":  # reading numbers from a GPU would make it wait

@@ -109,16 +109,16 @@ class MetaLearning(Algorithm):
         return info
 
     def advance(self, draw: Draw, *others: Draw) -> Info:
-        draws, heads = (draw, *others), len(self.problem.y)
+        draws, n_y = (draw, *others), len(self.problem.y)  # the last n_y tensors of θ are y
         point = self.problem.at(draw, self.ledger)
         meta: Vector = []
         losses = []
         with self.undone_on_failure(point) as before:
             for place, each in enumerate(draws):
-                task = self._adapt(Task(self, each, place))
-                meta = added(meta, task.v, 1 / len(draws)) if meta else scaled(task.v, 1 / len(draws))
-                losses.append(torch.stack([task.f, task.g]))
-            self.guard.watch("the meta-gradient of y", *meta[-heads:])
+                adapted = self._adapt(Task(self, each, place))
+                meta = added(meta, adapted.v, 1 / len(draws)) if meta else scaled(adapted.v, 1 / len(draws))
+                losses.append(torch.stack([adapted.f, adapted.g]))
+            self.guard.watch("the meta-gradient of y", *meta[-n_y:])
             self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
             try:
                 for p, part in zip(self.theta, meta, strict=True):
@@ -128,8 +128,8 @@ class MetaLearning(Algorithm):
                 for p in self.problem.y:
                     p.grad = None
         upper_loss, lower_loss = torch.stack(losses).mean(dim=0)
-        told: dict[str, Any] = {"x_adapted": task.phi[:-heads]} if self.adapts_x else {}
-        told |= {"y_adapted": task.phi[-heads:], "meta_y": meta[-heads:]}
+        told: dict[str, Any] = {"x_adapted": adapted.phi[:-n_y]} if self.adapts_x else {}
+        told |= {"y_adapted": adapted.phi[-n_y:], "meta_y": meta[-n_y:]}
         return Info(self, upper_loss, lower_loss, meta_x=lambda: [p.grad for p in self.problem.x], **told)
 
     def _adapt(self, task: Task) -> Adapted:
@@ -156,8 +156,8 @@ class MetaLearning(Algorithm):
         """Be at θ_s while the block runs."""
         if s == 0:
             return self.problem.moved_to()
-        phi, heads = path[s - 1], len(self.problem.y)
-        return self.problem.moved_to(phi[:-heads] or None, phi[-heads:])
+        phi, n_y = path[s - 1], len(self.problem.y)
+        return self.problem.moved_to(phi[:-n_y] or None, phi[-n_y:])
 
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         """G and ∇φ G on ζ_s, at the current values."""
@@ -226,6 +226,7 @@ class Task:
 
     def loss(self, name: str, batch: Batch, through_encoder: bool = True) -> Tensor:
         self._ledger.read(name, batch)
+        # In the role of `upper`, whichever it has, a batch is encoded with a graph.
         features = self._features or self._problem.encodings(Draw(upper=(batch,)), self._masks)
         return self._problem.evaluate(name, batch, self._y, features, through_encoder, self._masks)
 
@@ -236,7 +237,7 @@ def _checked(draws: Sequence[Any]) -> Sequence[Draw]:
     others = sorted({type(draw).__name__ for draw in draws if not isinstance(draw, Draw)})
     if others:
         raise SampleError(
-            f"step takes a list of Draws, one per task, but this one holds {', '.join(others)}. If it is a batch, call "
-            "solver.step(upper_batch, lower_batch)."
+            f"step takes a list of Draws, one per task, but this one holds {', '.join(others)}. For a pair of "
+            "batches give Draw.of(upper, lower, solver.needs); for a single task call solver.step(upper, lower)."
         )
     return draws

@@ -104,7 +104,7 @@ class SABA(RunningZ):
             if self.saga_x:
                 h = added(visits.saga("f_x", j, point.f_x), visits.saga("cross", i, point.cross(z)), -1.0)
                 for p, part in zip(self.problem.x, h, strict=True):
-                    p.grad = part
+                    p.grad = part  # x.grad <- saga_j(∇x f) − saga_i(∇²xy g z_t)
             else:
                 point.backward(z)  # x.grad <- ∇x f − ∇²xy g z_t
             lower_loss, g_y = point.lower_gradient()

@@ -91,5 +91,5 @@ class SLIP(RunningZ):
                 z_next = self.z_step(z, product, point.f_y)
                 point.backward(z_next)
             self.guard.watch("the upper loss", point.f)
-            self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}
+            self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}: NormalizedMomentum
         return Info(self, point.f, lower_loss, z=z_next, m=self.upper_state("m"))

@@ -124,7 +124,8 @@ def _check_optimizer(optimizer: Optimizer, state: dict[str, Any], name: str) -> 
     if mine != saved:
         raise StateError(
             f"The state's {name} has {saved} (parameters per group, and their settings), but this "
-            f"{type(optimizer).__name__} has {mine}. Build the solver with the same optimiser."
+            f"{type(optimizer).__name__} has {mine}. Build the solver with the same optimiser; attach "
+            "schedulers before loading, if there were any (they add initial_lr)."
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, own in state["state"].items():

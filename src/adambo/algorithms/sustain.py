@@ -86,15 +86,16 @@ class SUSTAIN(TwoPoints):
             z = self.solve(point)
             point.backward(z)  # x.grad <- E_t(x_t, y_t)
             lower_loss, g_y = point.lower_gradient()
-            h_g, E_before = g_y, None
+            h_g, E_prev = g_y, None
             if self.steps > 0:
                 with self.at_previous(point, self.recall("y_prev", point, first=y)) as previous:
-                    E_before = self.watched(previous.hypergradient(self.solve_again(previous)))
-                    _, g_before = previous.lower_gradient()
-                # A task's first visit finds h_g = ∇y g at the previous point, so that nothing is corrected.
-                h_g = added(g_y, added(self.recall("h_g", point, first=g_before), g_before, -1.0), 1 - self.rho_g)
+                    E_prev = self.watched(previous.hypergradient(self.solve_again(previous)))
+                    _, g_prev = previous.lower_gradient()
+                # ∇y g + (1 − ρ_g) (h_g − ∇y g at the previous point). At a task's first visit the last two are equal,
+                # so that nothing is corrected.
+                h_g = added(g_y, added(self.recall("h_g", point, first=g_prev), g_prev, -1.0), 1 - self.rho_g)
             self.guard.watch("the lower loss", lower_loss, *h_g)
             point.y.descend(h_g, self.lower_optimizer, self.guard.apply)  # y_{t+1}
-            self.upper_optimizer.look_back(E_before)
-            self.commit(point, before, solved=z, h_g=h_g, y_prev=y)  # h_f, x_{t+1}
+            self.upper_optimizer.look_back(E_prev)
+            self.commit(point, before, solved=z, h_g=h_g, y_prev=y)  # h_f, x_{t+1}: RecursiveMomentum
         return Info(self, point.f, lower_loss, z=z, h_f=self.upper_state("m"), h_g=h_g, k=draw.level)
