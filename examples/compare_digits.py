@@ -34,6 +34,7 @@ from few_shot_digits import (
     WAYS,
     Episode,
     accuracy,
+    check_seed_and_figure,
     encode,
     make_encoder,
     make_tasks,
@@ -240,19 +241,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--steps {given.steps}: there is nothing to compare without a step; give 1 or more")
     if given.jobs < 1:
         parser.error(f"--jobs {given.jobs}: at least one process has to work")
-    if not 0 <= given.seed < 2**63:
-        parser.error(f"--seed {given.seed}: give a number from 0 to 2^63 - 1")
     unknown = [name for name in given.only if name not in known]
     if unknown:
         parser.error(f"--only {' '.join(unknown)}: not one of {', '.join(known)}")
-    if given.out.suffix != ".png" or given.out.is_dir():
-        parser.error(f"--out {given.out}: the figure is a PNG file; give a name that ends in .png")
-    try:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        parser.error(f"--out {given.out}: its folder cannot be made ({reason.strerror})")
-    if not os.access(given.out if given.out.exists() else given.out.parent, os.W_OK):
-        parser.error(f"--out {given.out}: no permission to write there")
+    check_seed_and_figure(parser, given)
     return given
 
 

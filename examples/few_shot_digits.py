@@ -238,6 +238,12 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--steps {given.steps}: there is nothing to show without a step; give 1 or more")
     if not TASKS_PER_STEP <= given.tasks <= 10_000:
         parser.error(f"--tasks {given.tasks}: every step takes {TASKS_PER_STEP} tasks; give {TASKS_PER_STEP} to 10000")
+    check_seed_and_figure(parser, given)
+    return given
+
+
+def check_seed_and_figure(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What the examples have in common: --seed and --out."""
     if not 0 <= given.seed < 2**63:
         parser.error(f"--seed {given.seed}: give a number from 0 to 2^63 - 1")
     if given.out.suffix != ".png" or given.out.is_dir():
@@ -248,7 +254,6 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--out {given.out}: its folder cannot be made ({reason.strerror})")
     if not os.access(given.out if given.out.exists() else given.out.parent, os.W_OK):
         parser.error(f"--out {given.out}: no permission to write there")
-    return given
 
 
 if __name__ == "__main__":

@@ -118,22 +118,6 @@ def task_batch(device, ids, seed=0):
     return [t.to(device) for t in (inputs, labels, torch.tensor(ids))]
 
 
-def test_stacked_tasks_make_the_steps_of_a_cpu_without_waiting_for_the_device():
-    ends = []
-    for device in ("cpu", "cuda"):
-        solver = adambo.AdamBO(task_problem(device), lr=0.01, lower_lr=0.1, inverse=adambo.Neumann(terms=3, step=0.2))
-        pairs = [(task_batch(device, [t % 7, 8, 9], t), task_batch(device, [9, t % 7, 8], t + 50)) for t in range(15)]
-        for u, v in pairs[:9]:
-            solver.step(u, v)
-        with waiting_is_an_error():
-            for u, v in pairs[9:]:
-                solver.step(u, v)
-        solver.check()
-        ends.append([p.detach().cpu() for p in (*solver.problem.x, *solver.problem.y)])
-    for a, b in zip(*ends, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
-
-
 def test_a_task_that_is_not_in_the_draw_is_found_out_on_the_device():
     solver = adambo.AdamBO(task_problem("cuda"), inverse=adambo.Neumann(terms=3, step=0.2))
     before = [p.detach().clone() for p in (*solver.problem.x, *solver.problem.y)]
