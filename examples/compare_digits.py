@@ -65,8 +65,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ANIL": {"lr": 0.3, "inner_steps": 3},
     # A task is visited in every sixth step, and what its head did at the last visit enters recursive momentum six times
     # too heavily (see docs/design/0005). A larger weight of the new estimate makes up for it.
-    "AccBO": {"lr": 0.1, "period": 1, "beta": 0.5},
-    "VRAdamBO": {"lr": 1e-3, "period": 1, "beta": 0.5},
+    "AccBO": {"lr": 0.1, "option": 2, "period": 1, "beta": 0.5},
+    "VRAdamBO": {"lr": 1e-3, "option": 2, "period": 1, "beta": 0.5},
     "SUSTAIN": {"lr": 0.1},
     "FSLA": {"lr": 0.3},
     "F2SA": {"lr": 0.3},

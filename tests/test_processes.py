@@ -22,7 +22,7 @@ STEPS = 4
 SETTINGS = {"lr": 0.02, "lower_lr": 0.1}
 OWN_SETTINGS = {
     "AdamBO": {"eps": 1e-3},
-    "VRAdamBO": {"eps": 1e-3, "option": 1},
+    "VRAdamBO": {"eps": 1e-3, "option": 2},
     "BOREP": {"radius": 0.05},
     "MAML": {"inner_steps": 2},
     "ANIL": {"inner_steps": 2},

@@ -93,7 +93,7 @@ class TestSUSTAIN(TwoPointContract):
 class TestAccBO(TwoPointContract):
     tolerance = 0.02  # the level is noise, as above
     steps_from_afar = 150
-    lower_steps: ClassVar = [3, 0, 3]
+    lower_steps: ClassVar = [1, 1, 1]
     options: ClassVar = {}
 
     def make(self, problem, **settings):
@@ -104,30 +104,30 @@ class TestAccBOUpdated(TestAccBO):
     options: ClassVar = {"hypergradient_at": "updated"}
 
 
-class TestAccBOOptionOne(TestAccBO):
-    lower_steps: ClassVar = [1, 1, 1]
-    options: ClassVar = {"option": 1}
+class TestAccBOOptionTwo(TestAccBO):
+    lower_steps: ClassVar = [3, 0, 3]
+    options: ClassVar = {"option": 2}
 
 
-class TestAccBOOptionOneUpdated(TestAccBO):
-    lower_steps: ClassVar = [1, 1, 1]
-    options: ClassVar = {"option": 1, "hypergradient_at": "updated"}
+class TestAccBOOptionTwoUpdated(TestAccBO):
+    lower_steps: ClassVar = [3, 0, 3]
+    options: ClassVar = {"option": 2, "hypergradient_at": "updated"}
 
 
 class TestVRAdamBO(TwoPointContract):
     products = 2
     far_lr = 1.0
     steps_from_afar = 200
-    lower_steps: ClassVar = [3, 0, 3]
+    lower_steps: ClassVar = [1, 1, 1]
     options: ClassVar = {}
 
     def make(self, problem, **settings):
         return VRAdamBO(problem, inverse=Neumann(**CHAINED), **self.options, **settings)
 
 
-class TestVRAdamBOOptionOne(TestVRAdamBO):
-    lower_steps: ClassVar = [1, 1, 1]
-    options: ClassVar = {"option": 1}
+class TestVRAdamBOOptionTwo(TestVRAdamBO):
+    lower_steps: ClassVar = [3, 0, 3]
+    options: ClassVar = {"option": 2}
 
 
 # The formulas, by hand ------------------------------------------------------------------------------------------------
@@ -286,7 +286,16 @@ def test_accbo_with_a_weight_of_one_makes_normalised_plain_steps(hypergradient_a
 
 def test_vradambo_with_a_weight_of_one_divides_the_plain_estimate_by_its_own_scale():
     solver = VRAdamBO(
-        KNOWN.problem(), 0.1, 0.2, beta=1.0, beta_sq=0.3, eps=0.1, lower_steps=2, period=3, inverse=Neumann(**CHAINED)
+        KNOWN.problem(),
+        0.1,
+        0.2,
+        beta=1.0,
+        beta_sq=0.3,
+        eps=0.1,
+        option=2,
+        lower_steps=2,
+        period=3,
+        inverse=Neumann(**CHAINED),
     )
     x, y = at(solver)
     y_hat, v = y, 0.0
@@ -601,7 +610,7 @@ def test_a_lower_batch_of_a_step_that_keeps_y_is_never_made(kind):
     def refuse():
         raise AssertionError("a batch was made that nothing needs")
 
-    solver = kind(KNOWN.problem(), lr=0.1, lower_lr=0.2, period=3, inverse=Neumann(**CHAINED))
+    solver = kind(KNOWN.problem(), lr=0.1, lower_lr=0.2, option=2, period=3, inverse=Neumann(**CHAINED))
     for t, draw in enumerate(draws_for(solver, 6)):
         x, y = at(solver)
         if t % 3 == 0:
@@ -614,7 +623,7 @@ def test_a_lower_batch_of_a_step_that_keeps_y_is_never_made(kind):
 
 @pytest.mark.parametrize("kind", [AccBO, VRAdamBO])
 def test_a_step_that_keeps_y_tells_the_lower_loss_of_the_cross_batch(kind):
-    solver = kind(KNOWN.problem(), lr=0.1, lower_lr=0.2, inverse=Neumann(**CHAINED))
+    solver = kind(KNOWN.problem(), lr=0.1, lower_lr=0.2, option=2, inverse=Neumann(**CHAINED))
     first, second = draws_for(solver, 2)
     close(solver.step(first).lower_loss, HAND.g(KNOWN.x0, KNOWN.y0, first.lower[0]))
     y_hat = (KNOWN.y0 + at(solver)[1]) / 2
@@ -644,7 +653,7 @@ def large_draw(count, seed=1):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_first_estimate_is_the_mean_over_the_snapshot(count):
-    solver = VRAdamBO(KNOWN.problem(), lr=0.1, lower_lr=0.2, beta_sq=0.3, inverse=Neumann(**CHAINED))
+    solver = VRAdamBO(KNOWN.problem(), lr=0.1, lower_lr=0.2, beta_sq=0.3, option=2, inverse=Neumann(**CHAINED))
     large, (first, second) = large_draw(count), draws_for(solver, 2)
     parts = [
         Draw(large.upper[i : i + 1], (), large.cross[i : i + 1], large.hessian[2 * i : 2 * i + 2]) for i in range(count)

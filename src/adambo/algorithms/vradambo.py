@@ -56,7 +56,7 @@ class VRAdamBO(AcceleratedLower):
         lr, lower_lr: η and γ.
         nesterov, averaging: α and ν.
         beta, beta_sq, eps: β, β_sq and λ.
-        option: How y moves: 1, one Nesterov step per step; 2, N of them in every I-th step. See AccBO for why 2.
+        option: How y moves: 1, one Nesterov step per step; 2, N of them in every I-th step. See AccBO.
         lower_steps, period: N and I of option 2; option 1 does not use them.
         inverse: How z is estimated; None is Neumann(terms=3, samples="chained").
 
@@ -71,7 +71,7 @@ class VRAdamBO(AcceleratedLower):
     """
 
     summary: ClassVar = "Adam with a variance-reduced first moment above, averaged Nesterov steps below (ours)"
-    cost: ClassVar = "2 ∇x f, 2 ∇y f, N/I ∇y g (option 1: 1), 2(Q−1) ∇²yy g, 2 ∇²xy g"
+    cost: ClassVar = "2 ∇x f, 2 ∇y f, 1 ∇y g (option 2: N/I), 2(Q−1) ∇²yy g, 2 ∇²xy g"
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class VRAdamBO(AcceleratedLower):
         beta: float = 0.1,
         beta_sq: float = 1e-3,
         eps: float = 1e-8,
-        option: Literal[1, 2] = 2,
+        option: Literal[1, 2] = 1,
         lower_steps: int = 3,
         period: int = 2,
         inverse: Inverse | None = None,
