@@ -44,7 +44,7 @@ def snapshot(solver):
 
 
 @contextmanager
-def refused(solver, kind, match):
+def raises_unchanged(solver, kind, match):
     """The block raises `kind` with the words of `match` in their order, and leaves the solver as it was."""
     before = snapshot(solver)
     with pytest.raises(kind, match=r"(?s)" + match):
@@ -87,7 +87,8 @@ def test_tensors_of_x_and_y_may_not_share_memory(part):
 
 def test_neighbours_in_one_piece_of_memory_are_fine():
     memory = torch.zeros(6)
-    make(memory[0:3].requires_grad_(), memory[3:6].requires_grad_())
+    problem = make(memory[0:3].requires_grad_(), memory[3:6].requires_grad_())
+    assert [len(p) for p in (*problem.x, *problem.y)] == [3, 3]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
@@ -167,7 +168,7 @@ def test_frozen_parameters_are_left_out():
 )
 def test_a_loss_is_one_number(name, value, came):
     toy = Toy(**{name: value})
-    with refused(toy.solver, adambo.ProblemError, rf"The {name} loss returned {came}.*one number.*\.mean\(\)"):
+    with raises_unchanged(toy.solver, adambo.ProblemError, rf"The {name} loss returned {came}.*one number.*\.mean\(\)"):
         toy.solver.step(1.0, 1.0)
 
 
@@ -184,13 +185,13 @@ def test_a_loss_is_one_number(name, value, came):
 )
 def test_both_losses_depend_on_y(name, value, at):
     toy = Toy(**{name: value}, hypergradient_at=at)
-    with refused(toy.solver, adambo.ProblemError, rf"The {name} loss does not depend on y.*detaches"):
+    with raises_unchanged(toy.solver, adambo.ProblemError, rf"The {name} loss does not depend on y.*detaches"):
         toy.solver.step(1.0, 1.0)
 
 
 def test_one_of_the_losses_depends_on_x():
     toy = Toy(upper=lambda x, y, b: y.square().sum(), lower=lambda x, y, b: (y - 1).square().sum())
-    with refused(toy.solver, adambo.ProblemError, r"Neither loss depends on x.*detaches"):
+    with raises_unchanged(toy.solver, adambo.ProblemError, r"Neither loss depends on x.*detaches"):
         toy.solver.step(1.0, 1.0)
 
 
@@ -213,7 +214,7 @@ def test_an_error_of_the_user_s_own_passes_through_and_changes_nothing(call, at)
     draw = Draw((1.0,), (1.0, 1.1, 1.2), (1.3,), (1.3, 1.3))
     toy.solver.step(draw)
     assert len(calls) == 4
-    with refused(toy.solver, Interrupted, ""):
+    with raises_unchanged(toy.solver, Interrupted, ""):
         toy.solver.step(draw)
 
 
@@ -237,7 +238,7 @@ def test_a_value_that_is_not_finite_stops_the_step(steps_before, role, index, at
     toy = Toy(lower_steps=3, hypergradient_at=at)
     for _ in range(steps_before):
         toy.solver.step(bad_draw("upper", 0, 1.0))
-    with refused(toy.solver, adambo.NonFiniteError, r"NaN or infinite.*(Look at|Check)"):
+    with raises_unchanged(toy.solver, adambo.NonFiniteError, r"NaN or infinite.*(Look at|Check)"):
         toy.solver.step(bad_draw(role, index, value))
 
 
@@ -251,7 +252,7 @@ def test_the_loss_that_is_not_finite_is_named(role, named):
 def test_a_gradient_that_is_not_finite_under_a_finite_loss_stops_the_step():
     # √0 = 0, with an infinite slope; times 0 it is NaN.
     toy = Toy(upper=lambda x, y, b: (y - 2).square().sum() + (b * (x - 1).abs().sum()).sqrt())
-    with refused(toy.solver, adambo.NonFiniteError, r"NaN or infinite.*the hypergradient"):
+    with raises_unchanged(toy.solver, adambo.NonFiniteError, r"NaN or infinite.*the hypergradient"):
         toy.solver.step(1.0, 1.0)
 
 
@@ -282,7 +283,7 @@ def test_a_bad_draw_costs_no_truncation_level():
 def test_a_bad_batch_undoes_the_whole_warm_start(batches):
     toy = Toy()
     toy.solver.warm_start([1.0])
-    with refused(toy.solver, adambo.NonFiniteError, "NaN or infinite.*the lower loss"):
+    with raises_unchanged(toy.solver, adambo.NonFiniteError, "NaN or infinite.*the lower loss"):
         toy.solver.warm_start(batches)
 
 
@@ -292,7 +293,7 @@ def test_an_error_while_warm_start_batches_are_made_undoes_the_warm_start():
         raise Interrupted
 
     toy = Toy()
-    with refused(toy.solver, Interrupted, ""):
+    with raises_unchanged(toy.solver, Interrupted, ""):
         toy.solver.warm_start(batches())
 
 
@@ -302,9 +303,9 @@ def test_a_surrogate_of_a_bad_draw_changes_nothing_and_leaves_nothing_to_update(
     toy = Toy(**settings)
     roles = {"upper": [1.0], "lower": [1.1, 1.2, 1.3][: toy.solver.lower_steps], "cross": [1.4], "hessian": [1.4, 1.4]}
     roles[role][index] = NAN
-    with refused(toy.solver, adambo.NonFiniteError, "NaN or infinite"):
+    with raises_unchanged(toy.solver, adambo.NonFiniteError, "NaN or infinite"):
         toy.solver.surrogate(Draw(**roles))
-    with refused(toy.solver, adambo.StateError, "nothing to write"):
+    with raises_unchanged(toy.solver, adambo.StateError, "nothing to write"):
         toy.solver.update()
 
 
@@ -319,13 +320,13 @@ def test_an_empty_batch_is_refused(role, index, empty, at):
     toy.solver.step(bad_draw("upper", 0, 1.0))
     kind = type(empty).__name__
     name = "upper" if role == "upper" else "lower"
-    with refused(toy.solver, adambo.SampleError, rf"{name} loss.*empty batch \({kind}\).*drop_last"):
+    with raises_unchanged(toy.solver, adambo.SampleError, rf"{name} loss.*empty batch \({kind}\).*drop_last"):
         toy.solver.step(bad_draw(role, index, empty))
 
 
 def test_an_empty_batch_undoes_the_warm_start():
     toy = Toy()
-    with refused(toy.solver, adambo.SampleError, "empty batch"):
+    with raises_unchanged(toy.solver, adambo.SampleError, "empty batch"):
         toy.solver.warm_start([1.0, []])
 
 
@@ -361,14 +362,16 @@ def test_too_few_batches_are_refused(role):
     toy = Toy(lower_steps=2)
     draw = {"upper": [1.0], "lower": [1.0] * 2, "cross": [1.0], "hessian": [1.0] * 2}
     draw[role].pop()
-    with refused(toy.solver, adambo.SampleError, rf"AdamBO needs \d {role} batch.*holds \d.*needs=solver\.needs"):
+    with raises_unchanged(
+        toy.solver, adambo.SampleError, rf"AdamBO needs \d {role} batch.*holds \d.*needs=solver\.needs"
+    ):
         toy.solver.step(Draw(**draw))
 
 
 @pytest.mark.parametrize("level", [-1, 4])
 def test_a_level_outside_the_series_is_refused(level):
     toy = Toy(inverse=Neumann(terms=4, samples="random"))
-    with refused(toy.solver, adambo.SampleError, rf"level from 0 to 3.*{level}.*level=None"):
+    with raises_unchanged(toy.solver, adambo.SampleError, rf"level from 0 to 3.*{level}.*level=None"):
         toy.solver.step(Draw((1.0,), (1.0,), (1.0,), (1.0,) * 3, level=level))
 
 
@@ -509,9 +512,9 @@ def test_task_ids_that_name_no_rows_are_refused(kind, ids, match):
     arguments = {"x": x, "y": y, "tasks": lambda batch: ids}
     problem = Problem(loss, loss, **arguments) if kind is Problem else kind(lambda b: x, loss, loss, **arguments)
     solver = AdamBO(problem)
-    with refused(solver, adambo.SampleError, match):
+    with raises_unchanged(solver, adambo.SampleError, match):
         solver.step("batch", "batch")
-    with refused(solver, adambo.SampleError, match):
+    with raises_unchanged(solver, adambo.SampleError, match):
         solver.warm_start(["batch"])
 
 
@@ -528,12 +531,12 @@ def test_stacked_tensors_have_one_row_per_task(y):
 
 def test_update_without_a_surrogate_is_refused():
     toy = Toy()
-    with refused(toy.solver, adambo.StateError, r"nothing to write.*surrogate\(draw\)"):
+    with raises_unchanged(toy.solver, adambo.StateError, r"nothing to write.*surrogate\(draw\)"):
         toy.solver.update()
     toy.solver.surrogate(1.0, 1.0).backward()
     toy.solver.upper_optimizer.step()
     toy.solver.update()
-    with refused(toy.solver, adambo.StateError, "nothing to write"):
+    with raises_unchanged(toy.solver, adambo.StateError, "nothing to write"):
         toy.solver.update()
 
 
@@ -541,7 +544,7 @@ def test_update_without_a_surrogate_is_refused():
 def test_two_surrogates_that_have_no_mean_are_refused(settings):
     toy = Toy(**settings)
     toy.solver.surrogate(1.0, 1.0)
-    with refused(toy.solver, adambo.StateError, r"waits for update\(\).*lower_steps=1"):
+    with raises_unchanged(toy.solver, adambo.StateError, r"waits for update\(\).*lower_steps=1"):
         toy.solver.surrogate(1.0, 1.0)
 
 
@@ -559,13 +562,13 @@ def test_a_hypergradient_of_an_earlier_step_is_gone_and_the_message_says_so():
 
 def test_a_lower_loss_without_curvature_is_refused():
     toy = Toy(lower=lambda x, y, b: (y * x.sum()).sum())
-    with refused(toy.solver, adambo.CurvatureError, r"no curvature.*no inverse.*regulariser"):
+    with raises_unchanged(toy.solver, adambo.CurvatureError, r"no curvature.*no inverse.*regulariser"):
         toy.solver.step(1.0, 1.0)
 
 
 def test_a_singular_lower_hessian_has_no_exact_inverse():
     toy = Toy(lower=lambda x, y, b: (y.sum() - x.sum()).square(), inverse=adambo.Exact())
-    with refused(toy.solver, adambo.AdamboError, r"NaN or infinite|singular"):
+    with raises_unchanged(toy.solver, adambo.AdamboError, r"NaN or infinite|singular"):
         toy.solver.step(1.0, 1.0)
 
 
@@ -575,14 +578,14 @@ def test_a_step_for_which_the_series_diverges_is_refused_with_one_that_does_not(
         return 2 * (y - x.sum()).square().sum()
 
     toy = Toy(lower=lower, inverse=Neumann(step=0.51))
-    with refused(toy.solver, adambo.CurvatureError, r"step=0\.51.*2/λ_max = 0\.5 .*step='auto'"):
+    with raises_unchanged(toy.solver, adambo.CurvatureError, r"step=0\.51.*2/λ_max = 0\.5 .*step='auto'"):
         toy.solver.step(1.0, 1.0)
     Toy(lower=lower, inverse=Neumann(step=0.49)).solver.step(1.0, 1.0)
 
 
 def test_a_hessian_too_large_to_build_is_refused():
     toy = Toy(inverse=adambo.Exact(limit=2))
-    with refused(toy.solver, adambo.CurvatureError, r"3×3.*limit of 2.*ConjugateGradient"):
+    with raises_unchanged(toy.solver, adambo.CurvatureError, r"3×3.*limit of 2.*ConjugateGradient"):
         toy.solver.step(1.0, 1.0)
 
 

@@ -27,6 +27,10 @@ class LowerMemory:
         self._tables: dict[str, Vector] = {}
         self._seen = torch.zeros(rows or 1, dtype=torch.bool, device=y[0].device)
 
+    def blank(self) -> LowerMemory:
+        """Another one for the same variable, with nothing in it."""
+        return LowerMemory(self._y, self._rows)
+
     def read(self, name: str, y: LowerVariable, first: Vector) -> Vector:
         """What the last visit wrote under `name`; `first` where there was none."""
         if name not in self._tables:

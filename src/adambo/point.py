@@ -169,13 +169,13 @@ class Point:
             return h
         return self._in_x(*self._surrogate_roots(z), keep_graph)
 
-    @property
+    @cached_property
     def f_x(self) -> Vector:
         """∇x f on the upper batch."""
         self.ledger.grad_x_f += 1
         return self._in_x([self.f], [torch.ones_like(self.f)])
 
-    @property
+    @cached_property
     def g_x(self) -> Vector:
         """∇x g on the cross batch."""
         batch = self._first("cross")

@@ -15,7 +15,6 @@ from adambo.algorithms.two_points import TwoPoints
 from adambo.draw import Batch, Draw, Needs
 from adambo.errors import SettingError
 from adambo.inverse import Inverse
-from adambo.lower_memory import LowerMemory
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.vectors import Vector, added
@@ -100,7 +99,7 @@ class AcceleratedLower(TwoPoints):
 
     def warm_start(self, lower_batches: Iterable[Batch]) -> None:
         """One Nesterov step per batch, at the current x; the momentum starts anew. No batch, no step."""
-        self._momentum = LowerMemory(self.problem.y, len(self.problem.y[0]) if self.problem.tasks else None)
+        self._momentum = self.memory.blank()
         try:
             super().warm_start(lower_batches)
         finally:

@@ -21,6 +21,7 @@ from torch.optim import Adam, Optimizer
 
 from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import checked_rate, fused, sgd
+from adambo.algorithms.settings import checked_choice, checked_count, checked_inverse
 from adambo.algorithms.surrogate import SurrogateSteps
 from adambo.draw import Draw, Needs
 from adambo.errors import SettingError
@@ -79,10 +80,10 @@ class AdamBO(SurrogateSteps):
         upper_optimizer: Optimizer | None = None,
         lower_optimizer: Optimizer | None = None,
     ) -> None:
-        _check_settings(beta, beta_sq, eps, lower_steps, hypergradient_at)
-        if not isinstance(inverse, Inverse | None):
-            raise SettingError(f"inverse={inverse!r} is not an Inverse; give for example adambo.Neumann(terms=3).")
-        inverse = Neumann(terms=3, step="auto", samples="chained") if inverse is None else inverse
+        _check_moments(beta, beta_sq, eps)
+        inverse = checked_inverse(inverse, Neumann(terms=3, step="auto", samples="chained"))
+        self.lower_steps = checked_count(lower_steps, "lower_steps")
+        self.hypergradient_at = checked_choice(hypergradient_at, "hypergradient_at", ("current", "updated"))
         if upper_optimizer is None:
             upper_optimizer = Adam(
                 problem.x, checked_rate(lr, "lr"), betas=(1 - beta, 1 - beta_sq), eps=eps, fused=fused(problem.x)
@@ -96,7 +97,6 @@ class AdamBO(SurrogateSteps):
             lower_optimizer=lower_optimizer,
             inverse=inverse,
         )
-        self.lower_steps, self.hypergradient_at = lower_steps, hypergradient_at
 
     def advance(self, draw: Draw) -> Info:
         point = self.problem.at(draw, self.ledger)
@@ -115,7 +115,7 @@ class AdamBO(SurrogateSteps):
         return Info(self, point.f, lower_loss, z=z, **moments)
 
 
-def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, hypergradient_at: str) -> None:
+def _check_moments(beta: float, beta_sq: float, eps: float) -> None:
     for name, value in (("beta", beta), ("beta_sq", beta_sq), ("eps", eps)):
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise SettingError(f"{name}={value!r} is not a number.")
@@ -138,7 +138,3 @@ def _check_settings(beta: float, beta_sq: float, eps: float, lower_steps: int, h
         )
     if not 0 <= eps < float("inf"):
         raise SettingError(f"eps={eps} is added to a square root; it is 0 or larger, and finite.")
-    if not isinstance(lower_steps, int) or isinstance(lower_steps, bool) or lower_steps < 1:
-        raise SettingError(f"lower_steps={lower_steps!r} must be an integer of at least 1.")
-    if hypergradient_at not in ("current", "updated"):
-        raise SettingError(f"hypergradient_at={hypergradient_at!r} is neither 'current' nor 'updated'.")

@@ -69,10 +69,8 @@ class Algorithm(ABC):
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         given = [settings["problem"]] if "problem" in settings else arguments[:1]  # none at all when it is unpickled
-        for problem in given:
-            if isinstance(problem, Problem):
-                continue
-            raise SettingError(f"{cls.__name__} optimises an adambo.Problem, but came {type(problem).__name__}.")
+        if given and not isinstance(given[0], Problem):
+            raise SettingError(f"{cls.__name__} optimises an adambo.Problem, but came {type(given[0]).__name__}.")
         return super().__new__(cls)
 
     def __init__(

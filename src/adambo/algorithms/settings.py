@@ -12,13 +12,9 @@ from adambo.problem import Problem
 T = TypeVar("T")
 
 
-def checked_weight(weight: float, name: str, least: float | None = None) -> float:
-    """The weight of a new value in an average: in (0, 1], or from `least` on where that makes sense."""
-    if not isinstance(weight, int | float) or isinstance(weight, bool) or not (0 < weight <= 1 or weight == least):
-        raise SettingError(
-            f"{name}={weight!r} is the weight of the new value in an average; it lies in "
-            f"{'(0, 1]' if least is None else f'[{least:g}, 1]'}."
-        )
+def checked_weight(weight: float, name: str) -> float:
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not 0 < weight <= 1:
+        raise SettingError(f"{name}={weight!r} is the weight of the new value in an average; it lies in (0, 1].")
     return weight
 
 
