@@ -41,3 +41,15 @@ class WholeTableUsed(AdamboError):
             f"A loss uses a stacked tensor of y as a whole ({use}), not only by the rows of its tasks, table[ids] with "
             "ids = tasks(batch). Read rows only, or use adambo.Problem, which differentiates whole tables."
         )
+
+
+class DataError(AdamboError, ValueError):
+    """A data file is missing, damaged, or not in the form that its reader expects."""
+
+
+class ConfigError(AdamboError, ValueError):
+    """The configuration of an experiment names something unknown, or asks for what cannot be."""
+
+
+class RunError(AdamboError, RuntimeError):
+    """A run folder cannot be made, read or continued."""

@@ -1,0 +1,1 @@
+"""The experiments of the paper, and some on data that comes with scikit-learn: typed configs, presets, runs."""

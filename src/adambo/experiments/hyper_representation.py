@@ -1,0 +1,208 @@
+"""The hyper-representation experiments: few-shot tasks made of questions, sentence pairs or digits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from adambo.algorithms import ANIL, MAML, Algorithm
+from adambo.data.tasks import Tasks, sample_tasks
+from adambo.draw import Draw
+from adambo.experiments.config import HyperRepresentationConfig
+from adambo.experiments.plain_adam import PlainAdam
+from adambo.experiments.settings import build_solver
+from adambo.experiments.solver_workload import Encoder, SolverWorkload
+from adambo.problem import EncoderHeadProblem
+from adambo.problems.hyper_representation import Episodes, Heads, fine_tuned, hyper_representation
+from adambo.sources import key_of
+from adambo.training.workload import Scores
+
+JUDGED_AT_ONCE = 1024  # examples in one call of the encoder when it is judged
+
+
+class Inputs(Protocol):
+    """Examples on the device, by their numbers."""
+
+    def take(self, indices: Tensor) -> Any:
+        """What the encoder takes for these examples."""
+
+    def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
+        """The numbers in groups of examples of similar length."""
+
+
+class TaskSet(NamedTuple):
+    """The tasks of one split, and the examples they are made of."""
+
+    inputs: Inputs
+    tasks: Tasks
+
+
+class HyperRepresentation(SolverWorkload):
+    """Few-shot tasks; every step visits `tasks_per_step` of them, every epoch visits each once.
+
+    Args:
+        config: Of the run.
+        encoder: Makes features of inputs.
+        features: How many.
+        classes: Of the data set, which is what a head tells apart.
+        splits: "train", "test" and perhaps "validation".
+        device: Where the run computes.
+    """
+
+    def __init__(
+        self,
+        config: HyperRepresentationConfig,
+        encoder: Encoder,
+        features: int,
+        classes: int,
+        splits: dict[str, TaskSet],
+        device: torch.device,
+    ) -> None:
+        self.encoder, self.splits, self.device = encoder, splits, device
+        self._meta_learns = config.algorithm in ("maml", "anil")
+        single = self._meta_learns or config.adapter == "shared" or config.algorithm == "adam"
+        count = 1 if single else config.tasks
+        self.heads = Heads(
+            nn.Parameter(torch.zeros(count, classes, features, device=device)),
+            nn.Parameter(torch.zeros(count, classes, device=device)),
+        )
+        self._mu, self._config = config.mu, config
+        self._labels = splits["train"].tasks.labels.to(device)
+        slots = config.tasks // config.tasks_per_step
+        solver: Algorithm
+        if config.algorithm == "adam":
+            solver = PlainAdam(self._single_level(), **config.settings)
+        else:
+            adapter: Literal["per_task", "shared"] = "shared" if single else "per_task"
+            problem = hyper_representation(encoder, encoder.network, self.heads, config.mu, adapter)
+            tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
+            solver = build_solver(config.algorithm, problem, config.settings, **tables)
+        super().__init__(config, solver, steps_per_epoch=slots, metric="accuracy")
+
+    def _single_level(self) -> EncoderHeadProblem:
+        """All examples of a task are alike, and one head learns with the encoder."""
+
+        def loss(features: Tensor, episodes: Episodes) -> Tensor:
+            return self.heads.losses(features, episodes.labels).mean()
+
+        two_levels = hyper_representation(self.encoder, self.encoder.network, self.heads, self._mu, "shared")
+        return EncoderHeadProblem(two_levels.encoder, loss, loss, self.encoder.network, list(self.heads))
+
+    def begin(self) -> None:
+        for chunk in torch.arange(self._config.tasks).view(-1, self._config.tasks_per_step):
+            self.solver.warm_start([self._episodes(chunk)] * self.config.warm_start)
+
+    def draw(self, number: int) -> Any:
+        epoch, place = divmod(number, self.steps_per_epoch)
+        seed = key_of(self.config.seed, "step", number)
+        slot = None
+        if self.solver.needs.slots != (0, 0):  # a table has a row for every fixed set of tasks
+            slot = int(permutation(self.config.seed, epoch, self.steps_per_epoch)[place])
+            ids = permutation(self.config.seed, 0, self._config.tasks).view(self.steps_per_epoch, -1)[slot]
+        else:
+            ids = permutation(self.config.seed, epoch, self._config.tasks).view(self.steps_per_epoch, -1)[place]
+        if isinstance(self.solver, MAML | ANIL):
+            return [self._draw_of(self._episodes(one), key_of(seed, k)) for k, one in enumerate(ids.view(-1, 1))]
+        return self._draw_of(self._episodes(ids), seed, slot)
+
+    def _draw_of(self, episodes: Episodes, seed: int, slot: int | None = None) -> Draw:
+        needs = self.solver.needs
+        level = seed % needs.levels if needs.levels else None
+        whole = Draw.of(episodes, episodes, needs, level)
+        return Draw(
+            whole.upper, whole.lower, whole.cross, whole.hessian, level, seed,
+            slot=None if slot is None else (slot, slot), snapshot=whole,
+        )  # fmt: skip
+
+    def _episodes(self, ids: Tensor) -> Episodes:
+        inputs, tasks = self.splits["train"]
+        on_device = ids.to(self.device, non_blocking=True)
+        return Episodes(on_device, inputs.take(tasks.examples[ids].flatten()), self._labels[on_device], tasks.support)
+
+    @torch.no_grad()
+    def evaluate(self) -> Scores:
+        return {name: self._score(split, own=name == "train") for name, split in self.splits.items()}
+
+    def _score(self, split: TaskSet, own: bool) -> dict[str, float]:
+        """Fine-tune copies of heads on the support sets, judge them by the query sets.
+
+        Tasks of training start from their own heads; others from the shared head or, where there is none, from zero.
+        """
+        features = self._features_of(split)
+        labels, n = split.tasks.labels.to(self.device), split.tasks.support
+        start = self.heads
+        if not own and len(start.biases) > 1:
+            start = Heads(*(torch.zeros_like(part[:1]) for part in self.heads))
+        heads = fine_tuned(
+            start, features[:, :n], labels[:, :n], self._mu, self._config.fine_tune_steps, self._config.fine_tune_lr
+        )
+        right = heads.logits(features[:, n:]).argmax(1) == labels[:, n:]
+        loss = heads.losses(features[:, n:], labels[:, n:]).mean()
+        return {"accuracy": right.float().mean().item(), "loss": loss.item()}
+
+    def _features_of(self, split: TaskSet) -> Tensor:
+        """(task, example, feature); an example that occurs in several tasks is encoded once."""
+        used, places = torch.unique(split.tasks.examples, return_inverse=True)
+        groups = split.inputs.by_length(used, JUDGED_AT_ONCE)
+        outputs = self.encoder.judged(split.inputs.take(group) for group in groups)
+        table = outputs[0].new_empty(len(used), outputs[0].shape[1])
+        for group, output in zip(groups, outputs, strict=True):
+            table[torch.searchsorted(used, group).to(self.device)] = output
+        return table[places.to(self.device)]
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, count: int) -> Tensor:
+    """The order of one epoch."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(key_of(seed, "order", epoch)))
+
+
+class Pairs:
+    """Sentence pairs: two tables of equal length."""
+
+    def __init__(self, first: Inputs, second: Inputs) -> None:
+        self._first, self._second = first, second
+
+    def take(self, indices: Tensor) -> Any:
+        return self._first.take(indices), self._second.take(indices)
+
+    def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
+        return self._first.by_length(indices, size)
+
+
+class Images:
+    """Images of one size, (example, channel, row, column)."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images = images
+
+    def take(self, indices: Tensor) -> Tensor:
+        return self._images[indices.to(self._images.device, non_blocking=True)]
+
+    def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
+        return list(torch.split(indices, size))
+
+
+def tasks_of(
+    config: HyperRepresentationConfig,
+    labels: Sequence[int],
+    classes: int,
+    name: str,
+    among: Sequence[int] | None = None,
+) -> Tasks:
+    """The tasks of split `name`; only test tasks may be told to use small classes."""
+    return sample_tasks(
+        labels,
+        classes=classes,
+        tasks=config.tasks if name == "train" else config.test_tasks,
+        ways=config.ways,
+        shots=config.shots,
+        queries=config.queries,
+        seed=key_of(config.seed, name, "tasks"),
+        allow_small_classes=config.allow_small_classes and name == "test",
+        among=among,
+    )

@@ -1,0 +1,54 @@
+"""`rnn-snli`: few-shot inference between sentences on an RNN over word vectors."""
+
+from __future__ import annotations
+
+import torch
+
+from adambo.data.files import data_folder
+from adambo.data.labelled import Labelled
+from adambo.data.sequences import Sequences
+from adambo.data.snli import read_snli
+from adambo.data.tasks import split_indices
+from adambo.data.word_vectors import read_vectors
+from adambo.data.words import word_ids
+from adambo.experiments.config import RnnSnliConfig
+from adambo.experiments.hyper_representation import HyperRepresentation, Pairs, TaskSet, tasks_of
+from adambo.experiments.solver_workload import Encoder, prepare_device
+from adambo.models.recurrent import PairEncoder, SentenceRNN
+from adambo.sources import key_of
+
+
+def build(config: RnnSnliConfig) -> HyperRepresentation:
+    device, folder = prepare_device(config), data_folder(config.data_dir)
+    vectors = read_vectors(folder, config.vectors)
+    multiple = 8 if config.compile else 1
+
+    def pairs(split: Labelled) -> Pairs:
+        assert split.second is not None
+        first, second = (
+            Sequences(word_ids(texts, vectors.words, config.max_length), device, multiple)
+            for texts in (split.texts, split.second)
+        )
+        return Pairs(first, second)
+
+    train, test = read_snli(folder, "train"), read_snli(folder, "test")
+    classes = len(train.classes)
+    # A premise occurs in several pairs; all of them are on one side, so that no premise is on both.
+    kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"), groups=train.texts)
+    chosen = {"train": tasks_of(config, train.labels, classes, "train", kept)}
+    if held_out:
+        chosen["validation"] = tasks_of(config, train.labels, classes, "validation", held_out)
+    # Of 550,000 pairs the tasks use a few thousand: only those are tokenised and brought to the device.
+    splits = {}
+    for name, tasks in chosen.items():
+        used, places = torch.unique(tasks.examples, return_inverse=True)
+        splits[name] = TaskSet(pairs(train.select(used.tolist())), tasks._replace(examples=places))
+    tests = tasks_of(config, test.labels, classes, "test")
+    splits["test"] = TaskSet(pairs(test), tests)
+
+    torch.manual_seed(config.seed)
+    sentence = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
+    network = PairEncoder(sentence, config.features).to(device)
+    twice = config.algorithm == "maml" and not config.settings.get("first_order")
+    encoder = Encoder(config, network, lambda called, both: called(*both), twice)
+    return HyperRepresentation(config, encoder, config.features, classes, splits, device)

@@ -1,0 +1,147 @@
+"""What the workloads of all experiments have in common: a solver, its draws, its schedule and its state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from adambo.algorithms import Algorithm
+from adambo.errors import ConfigError
+from adambo.experiments.config import RunConfig
+from adambo.kernels import twice_differentiable
+from adambo.training.workload import Scores
+
+
+class SolverWorkload(ABC):
+    """A `Workload` that makes one solver step per step.
+
+    Args:
+        config: Of the run.
+        solver: What moves the parameters.
+        steps_per_epoch: See `Workload`.
+        metric: See `Workload`.
+    """
+
+    def __init__(self, config: RunConfig, solver: Algorithm, steps_per_epoch: int, metric: str) -> None:
+        self.config, self.solver, self.steps_per_epoch, self.metric = config, solver, steps_per_epoch, metric
+        self._decays: list[LambdaLR] = []
+        if config.decay == "cube_root":
+            for optimizer in (solver.upper_optimizer, solver.lower_optimizer):
+                self._decays.append(LambdaLR(optimizer, lambda epoch: (epoch + 2) ** (-1 / 3)))
+
+    @abstractmethod
+    def draw(self, number: int) -> Any:
+        """What step `number` takes; it depends on the seed and the number alone."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """See `Workload`."""
+
+    @abstractmethod
+    def evaluate(self) -> Scores:
+        """See `Workload`."""
+
+    def step(self, number: int) -> Tensor:
+        return self.solver.step(self.draw(number)).upper_loss
+
+    def end_epoch(self, epoch: int) -> None:
+        for decay in self._decays:
+            decay.step()
+
+    def check(self) -> None:
+        self.solver.check()
+
+    def oracles(self) -> Mapping[str, int]:
+        return self.solver.ledger.as_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "solver": self.solver.state_dict(),
+            "decays": [{"epoch": decay.last_epoch, "lr": decay.get_last_lr()} for decay in self._decays],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.solver.load_state_dict(state["solver"])
+        for decay, saved in zip(self._decays, state["decays"], strict=True):
+            decay.last_epoch, decay._last_lr = saved["epoch"], saved["lr"]
+
+
+class Encoder:
+    """A network as an experiment calls it: in its precision, compiled or not, in chunks when it is judged.
+
+    Args:
+        config: Says precision and whether to compile.
+        network: The modules.
+        call: (network, inputs) -> output, one row per example.
+        twice: Whether an algorithm differentiates it twice, for which fused kernels have to stay off.
+    """
+
+    def __init__(
+        self, config: RunConfig, network: nn.Module, call: Callable[[Any, Any], Tensor], twice: bool = False
+    ) -> None:
+        if config.compile and twice:
+            raise ConfigError(
+                f"compile=true cannot serve {config.algorithm}, which differentiates the network twice: compiled code "
+                "has no second derivative. Leave compile off, or set settings.first_order=true."
+            )
+        self.network, self._call, self._twice = network, call, twice
+        self._called: Any = torch.compile(network, dynamic=False) if config.compile else network
+        self._bf16 = config.precision == "bf16"
+
+    def __call__(self, inputs: Any) -> Tensor:
+        with twice_differentiable() if self._twice else nullcontext():
+            return self._forward(self._called, inputs)
+
+    def judged(self, chunks: Iterable[Any]) -> list[Tensor]:
+        """The output for each of the inputs, without dropout and without a graph; not compiled, for shapes vary."""
+        with judged(self.network):
+            return [self._forward(self.network, inputs) for inputs in chunks]
+
+    def _forward(self, network: Any, inputs: Any) -> Tensor:
+        device = next(self.network.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self._bf16):
+            output = self._call(network, inputs)
+        return output.float() if self._bf16 else output
+
+
+@contextmanager
+def judged(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module is in the mode in which it was."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def prepare_device(config: RunConfig) -> torch.device:
+    """Where the run computes; sets, for this process, whether fp32 products may use TensorFloat-32."""
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device={config.device!r} is not a device: give auto, cpu, cuda or cuda:1.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device={config.device!r}: experiments run on cpu or cuda.")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ConfigError(
+                f"device={config.device!r}: {count or 'no'} CUDA device{'s' * (count != 1)} here. Give cpu."
+            )
+        torch.cuda.set_device(device)
+    tf32 = config.precision != "fp32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    return device

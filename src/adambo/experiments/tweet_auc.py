@@ -1,0 +1,76 @@
+"""`auc-transformer` and `auc-rnn`: deep AUC on imbalanced tweets."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from adambo.data.files import data_folder
+from adambo.data.imbalance import halves, imbalanced
+from adambo.data.labelled import Labelled
+from adambo.data.sentiment140 import read_sentiment140
+from adambo.data.sequences import Sequences
+from adambo.data.tasks import split_indices
+from adambo.data.word_vectors import WordVectors, read_vectors
+from adambo.data.words import word_ids
+from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
+from adambo.experiments.deep_auc import DeepAuc, Split
+from adambo.experiments.solver_workload import Encoder, prepare_device
+from adambo.models.recurrent import SentenceRNN
+from adambo.models.transformer import ScoreHead, SentenceTransformer
+from adambo.sources import key_of
+
+
+class TweetScore(nn.Module):
+    """A network of sentences with a score on top."""
+
+    def __init__(self, sentence: SentenceRNN | SentenceTransformer, width: int) -> None:
+        super().__init__()
+        self.sentence, self.head = sentence, ScoreHead(width)
+
+    def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        score: torch.Tensor = self.head(self.sentence(tokens, lengths))
+        return score
+
+
+def build(config: TweetAucConfig) -> DeepAuc:
+    device, folder = prepare_device(config), data_folder(config.data_dir)
+    vectors = read_vectors(folder, config.vectors)
+
+    def table(split: Labelled) -> tuple[Sequences, torch.Tensor]:
+        rows = word_ids(split.texts, vectors.words, config.max_length)
+        positive = torch.tensor(split.labels, dtype=torch.float32, device=device)
+        return Sequences(rows, device, multiple=8 if config.compile else 1), positive
+
+    tweets = read_sentiment140(folder, "train", config.uniform_only)
+    kept = imbalanced(tweets.labels, config.positive_share, config.minority_kept, key_of(config.seed, "imbalance"))
+    train = tweets.select(kept)
+    training, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"))
+    train_table, train_positive = table(train)
+
+    def split(indices: list[int]) -> Split:
+        groups = train_table.buckets(torch.tensor(indices), config.length_buckets)
+        return Split(train_table.take, train_positive, groups)
+
+    lower, upper = (split(half) for half in halves(training, train.labels, key_of(config.seed, "halves")))
+    judged = {"validation": split(held_out)} if held_out else {}
+    test_table, test_positive = table(read_sentiment140(folder, config.test_split, config.uniform_only))
+    everything = test_table.buckets(torch.arange(len(test_table)), config.length_buckets)
+    judged["test"] = Split(test_table.take, test_positive, everything)
+    p = sum(train.labels[k] for k in training) / len(training)
+
+    torch.manual_seed(config.seed)
+    network = make_network(config, vectors).to(device)
+    encoder = Encoder(config, network, lambda called, padded: called(padded.tokens, padded.lengths))
+    return DeepAuc(config, encoder, lower, upper, judged, p, device)
+
+
+def make_network(config: TweetAucConfig, vectors: WordVectors) -> TweetScore:
+    if isinstance(config, AucTransformerConfig):
+        transformer = SentenceTransformer(
+            vectors.table, config.layers, config.heads, config.hidden, config.dropout, config.pooling
+        )
+        return TweetScore(transformer, vectors.table.shape[1])
+    assert isinstance(config, AucRnnConfig)
+    rnn = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
+    return TweetScore(rnn, config.hidden)

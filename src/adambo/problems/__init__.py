@@ -1,0 +1,1 @@
+"""Bilevel formulations that people use, as problems of this library."""

@@ -1,0 +1,1 @@
+"""Run folders become figures, tables and one page."""

@@ -1,0 +1,1 @@
+"""Runs that survive: the loop, run folders, checkpoints, progress."""

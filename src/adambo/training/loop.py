@@ -1,0 +1,295 @@
+"""The training loop: steps, evaluations and checkpoints of one run, which survives whatever ends its process.
+
+A run that is resumed gives the same states and the same metrics.jsonl (except the seconds) as one that was never
+interrupted: a checkpoint holds all that the next steps and evaluations depend on, and evaluations made after it are
+dropped and made again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from adambo.errors import ConfigError, NonFiniteError, RunError
+from adambo.training import atomic, checkpoint
+from adambo.training.budget import Budget, oracle_calls
+from adambo.training.events import Events
+from adambo.training.mean_loss import MeanLoss
+from adambo.training.progress import Progress
+from adambo.training.run_folder import RunFolder
+from adambo.training.stop_signals import StopSignals
+from adambo.training.workload import Workload
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens when.
+
+    Attributes:
+        budget: When the run ends.
+        evaluate_every: Steps from one evaluation to the next; the first is before step 0, the last at the end.
+        checkpoint_every: Steps from one checkpoint to the next; one more is written whenever the run stops.
+        events: Write event files for TensorBoard.
+    """
+
+    budget: Budget
+    evaluate_every: int
+    checkpoint_every: int
+    events: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: give a number of steps, 1 or more.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the work on a run ended.
+
+    Attributes:
+        state: "finished", "interrupted" or "diverged".
+        reason: A sentence.
+        step: The steps made; of a run that diverged on CUDA, where it was noticed.
+        signal: Which signal has interrupted it.
+    """
+
+    state: str
+    reason: str
+    step: int
+    signal: int | None = None
+
+
+def train(workload: Workload, run: RunFolder, plan: Plan, progress: Progress) -> Outcome:
+    """Work on `run` until its budget is spent, a signal comes, or it diverges.
+
+    It begins anew, or goes on from the newest good checkpoint if there is one. SIGINT, SIGTERM and SIGHUP let the
+    current step end and write a checkpoint; a second one is obeyed at once. The caller seeds torch before it builds
+    the workload, the same at every attempt.
+
+    Raises:
+        RunError: If another process works on the run, it has diverged before, or something cannot be read or written.
+        AdamboError: From the workload.
+    """
+    with run.lock():
+        status = run.status
+        if status["state"] == "finished":
+            progress.say(f"The run {run.path} is finished, there is nothing to do. {status['reason']}")
+            return Outcome("finished", status["reason"], status["step"])
+        if status["state"] == "diverged":
+            raise RunError(
+                f"The run {run.path} has diverged at step {status['step']} and would do so again: {status['reason']} "
+                "Start a new one with other settings."
+            )
+        atomic.remove_partials(run.path)
+        with StopSignals() as signals, progress:
+            return _Training(workload, run, plan, progress, signals).go()
+
+
+class _Diverged(Exception):
+    """An evaluation is not finite."""
+
+
+class _Training:
+    def __init__(
+        self, workload: Workload, run: RunFolder, plan: Plan, progress: Progress, signals: StopSignals
+    ) -> None:
+        self.workload, self.run, self.plan, self.progress, self.signals = workload, run, plan, progress, signals
+        self.step = 0
+        self.loss = MeanLoss()
+        self.evaluated = self.saved = -1  # the last step at which it was done
+        self.seconds = 0.0
+        self._since = time.perf_counter()
+        self._events: Events | None = None
+
+    def go(self) -> Outcome:
+        try:
+            return self._go()
+        except NonFiniteError as error:
+            outcome = self._ended("diverged", str(error))
+            self._save()  # the state is the one before the step that failed
+            return outcome
+        except _Diverged as error:
+            return self._ended("diverged", str(error))  # the state is in doubt, the last checkpoint is not
+        except KeyboardInterrupt:
+            with suppress(RunError):
+                self._ended("interrupted", "It was stopped at once; the last checkpoint counts.")
+            raise
+        except BaseException as error:
+            with suppress(RunError):  # a full disk takes no status either
+                self._ended("failed", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            if self._events is not None:
+                self._events.close()
+
+    def _go(self) -> Outcome:
+        self._begin_or_resume()
+        while True:
+            if self.signals.received is not None:
+                with self._clock_stopped():
+                    self._save()
+                name = self.signals.received.name
+                return self._ended("interrupted", f"{name} came; the run can be resumed.", self.signals.received)
+            end = self.plan.budget.reached(*self._spent())
+            if end is not None or self.step % self.plan.evaluate_every == 0:
+                with self._clock_stopped():
+                    self._evaluate()
+            if end is not None or self.step % self.plan.checkpoint_every == 0:
+                with self._clock_stopped():
+                    self._save()
+            if end is not None:
+                return self._ended("finished", end)
+            self._step()
+
+    def _begin_or_resume(self) -> None:
+        found = checkpoint.newest(self.run.checkpoints, self.progress.say)
+        begun_before = self.run.path.joinpath("events").exists()
+        if found is not None:
+            self._load(found[1])
+            self.progress.say(f"Resumed from the checkpoint of step {self.step}.")
+        elif self.run.evaluations:
+            self.progress.say("There is no checkpoint, so the run begins again.")
+        self.run.truncate_after(self.evaluated)
+        self._set_status("running", "A process works on it.")
+        if self.plan.events:
+            purge_from = self.evaluated + 1 if begun_before else None
+            self._events = Events(self.run.path / "events", purge_from, self.progress.say)
+        self._since = time.perf_counter()
+        if found is None:
+            self.workload.begin()
+
+    def _step(self) -> None:
+        self.loss.add(self.workload.step(self.step))
+        self.step += 1
+        if self.step % self.workload.steps_per_epoch == 0:
+            self.workload.end_epoch(self.step // self.workload.steps_per_epoch - 1)
+        if self.progress.due():
+            self._show(self.loss.peek())
+
+    def _evaluate(self) -> None:
+        if self.evaluated == self.step:
+            return
+        with _random_state_kept():
+            scores = {split: dict(values) for split, values in self.workload.evaluate().items()}
+        oracles = dict(self.workload.oracles())
+        evaluation: dict[str, Any] = {
+            "step": self.step,
+            "epoch": self.step / self.workload.steps_per_epoch,
+            "seconds": self.seconds,
+            "oracle_calls": oracle_calls(oracles),
+            "oracles": oracles,
+            "loss": self.loss.value(),
+            **scores,
+        }
+        self.run.record(evaluation)
+        self.evaluated = self.step
+        self.loss.clear()
+        if self._events is not None:
+            self._events.evaluated(evaluation)
+        self.progress.evaluated(evaluation, self.workload.metric)
+        self._show(evaluation["loss"])
+        _refuse_if_not_finite(evaluation, scores)
+        self._set_status("running", "A process works on it.")
+
+    def _save(self) -> None:
+        if self.saved == self.step:
+            return
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "evaluated": self.evaluated,
+            "loss": self.loss.state_dict(),
+            "random": _random_state(),
+            "workload": self.workload.state_dict(),
+        }
+        checkpoint.save(self.run.checkpoints, self.step, state)
+        self.saved = self.step
+
+    def _load(self, state: dict[str, Any]) -> None:
+        try:
+            self.step, self.seconds, self.evaluated = state["step"], state["seconds"], state["evaluated"]
+            self.loss.load_state_dict(state["loss"])
+            random, own = state["random"], state["workload"]
+        except KeyError as error:
+            raise RunError(
+                f"The checkpoint in {self.run.checkpoints} lacks {error}: it was not written by this loop."
+            ) from error
+        self.workload.load_state_dict(own)
+        _set_random_state(random)
+        self.saved = self.step
+
+    def _ended(self, state: str, reason: str, signal: int | None = None) -> Outcome:
+        self._set_status(state, reason)
+        return Outcome(state, reason, self.step, signal)
+
+    def _set_status(self, state: str, reason: str) -> None:
+        self.run.set_status(state, reason, self.step, _best(self.run.evaluations, self.workload.metric))
+
+    def _spent(self) -> tuple[int, int, float, int]:
+        """What a budget wants to know."""
+        calls = oracle_calls(self.workload.oracles()) if self.plan.budget.oracle_calls is not None else 0
+        seconds = self.seconds + time.perf_counter() - self._since
+        return self.step, self.workload.steps_per_epoch, seconds, calls
+
+    def _show(self, loss: float | None) -> None:
+        spent = self._spent()
+        limit = self.plan.budget.steps_limit(self.workload.steps_per_epoch)
+        self.progress.advanced(self.step, limit, spent[2], self.plan.budget.share(*spent), loss)
+
+    @contextmanager
+    def _clock_stopped(self) -> Iterator[None]:
+        """For what is not training. Waits for the device first: its work counts, and a bad value comes to light."""
+        self.workload.check()
+        self.seconds += time.perf_counter() - self._since
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+
+
+def _refuse_if_not_finite(evaluation: dict[str, Any], scores: dict[str, dict[str, float]]) -> None:
+    values = {"mean upper loss": evaluation["loss"]}
+    values |= {f"{split} {name}": value for split, of_split in scores.items() for name, value in of_split.items()}
+    bad = [f"{name} = {value}" for name, value in values.items() if value is not None and not math.isfinite(value)]
+    if bad:
+        raise _Diverged(
+            f"The evaluation at step {evaluation['step']} is not finite: {', '.join(bad)}. The run diverges: lower the "
+            "learning rates."
+        )
+
+
+def _best(evaluations: list[dict[str, Any]], metric: str) -> dict[str, Any] | None:
+    """The best evaluation by `metric`: on the validation split if there is one, else on the test split."""
+    for split in ("validation", "test", "train"):
+        scored = [(e[split][metric], -e["step"]) for e in evaluations if e.get(split, {}).get(metric) is not None]
+        if scored:
+            value, step = max(scored)
+            return {"split": split, "metric": metric, "value": value, "step": -step}
+    return None
+
+
+def _random_state() -> dict[str, Any]:
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if used else []}
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["cpu"])
+    for device in range(min(len(state["cuda"]), torch.cuda.device_count())):
+        torch.cuda.set_rng_state(state["cuda"][device], device)
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    state = _random_state()
+    try:
+        yield
+    finally:
+        _set_random_state(state)
