@@ -18,7 +18,7 @@ from adambo.report.figures import figure
 from adambo.report.page import inline_json
 from adambo.report.palette import ALGORITHMS, MARKERS, ramp, styles
 from adambo.report.records import Record
-from adambo.report.table import columns, reasons, state_text
+from adambo.report.table import columns, reasons, sign, state_text
 from adambo.training.run_folder import RunFolder
 
 HOSTILE = "</script><script>alert(1)</script>"
@@ -183,6 +183,9 @@ def test_a_process_that_holds_the_lock_is_running_and_one_that_was_killed_is_unf
     with open(tmp_path / "run" / "lock", "w") as lock:
         flock(lock, LOCK_EX)
         assert Record.read(run).state == "running"
+        (curve,) = only_group([run]).curves
+    assert (curve.failures, sign(curve), reasons(curve)) == ("1 running", "…", [])
+    assert curve.ends("epoch", "test", "accuracy") == []  # no cross: it may yet go on
 
 
 def test_what_is_said_of_the_source_of_a_whole_holds_for_its_parts(tmp_path):
@@ -245,7 +248,7 @@ def test_the_table_averages_the_runs_that_finished_and_names_the_others(tmp_path
     assert row["best test accuracy"].text == "0.8500 ± 0.0707"
     assert row["final train accuracy"].text == "0.8000 ± 0.0707"
     assert (row["epochs"].text, row["seconds"].text, row["oracle calls"].text) == ("2", "1.00", "240")
-    assert state_text(group.curves[0]) == "2 finished, 1 diverged"
+    assert (sign(group.curves[0]), state_text(group.curves[0])) == ("✕", "2 finished, 1 diverged")
     assert reasons(group.curves[0]) == ["diverged: The loss is nan. (seed 2 after epoch 1)"]
 
 
@@ -395,13 +398,13 @@ def test_what_cannot_be_reported_is_refused_with_a_sentence(tmp_path):
         build([], page, quiet())
     with pytest.raises(RunError, match="None of the 1 run has an evaluation yet"):
         build([empty], page, quiet())
-    with pytest.raises(RunError, match="None of the 1 run can be read.*status.json"):
+    with pytest.raises(RunError, match=r"None of the 1 run can be read.*status.json"):
         build([bad], page, quiet())
-    with pytest.raises(ConfigError, match="is a folder. Name the page itself"):
+    with pytest.raises(ConfigError, match=r"is a folder\. Name the page itself"):
         build([good], tmp_path, quiet())
-    with pytest.raises(ConfigError, match="does not end in .html"):
+    with pytest.raises(ConfigError, match=r"does not end in \.html"):
         build([good], tmp_path / "report.pdf", quiet())
-    with pytest.raises(RunError, match="cannot be made|cannot be written"):
+    with pytest.raises(RunError, match=r"cannot be made|cannot be written"):
         build([good], tmp_path / "file" / "report.html", quiet())
     assert not page.exists()
 

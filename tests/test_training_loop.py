@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from states import assert_same
 from toy_workload import ToyWorkload, toy_plan, toy_run, train_toy
 
 from adambo.errors import ConfigError, NonFiniteError, RunError
-from adambo.training import checkpoint
+from adambo.training import checkpoint, loop
 from adambo.training.budget import Budget, oracle_calls
 from adambo.training.loop import Outcome, Plan
 from adambo.training.progress import Progress
@@ -84,8 +84,10 @@ def test_the_loss_is_the_mean_since_the_last_evaluation(tmp_path):
     step = workload.step
     workload.step = lambda number: losses.append(step(number)) or losses[-1]
     train_toy(tmp_path / "run", workload, toy_plan(steps=10, evaluate_every=4))
-    means = [None, *(torch.stack(part).double().mean().item() for part in (losses[:4], losses[4:8], losses[8:]))]
-    assert [evaluation["loss"] for evaluation in metrics(tmp_path / "run")] == pytest.approx(means, rel=1e-12)
+    means = [torch.stack(part).double().mean().item() for part in (losses[:4], losses[4:8], losses[8:])]
+    first, *others = [evaluation["loss"] for evaluation in metrics(tmp_path / "run")]
+    assert first is None
+    assert others == pytest.approx(means, rel=1e-12)
 
 
 def test_epochs_end_after_their_last_step_and_before_its_evaluation(tmp_path):
@@ -131,6 +133,17 @@ def test_a_run_that_is_stopped_at_every_single_step_is_the_same_run(tmp_path, wh
     assert_same_run(path, whole)
 
 
+@pytest.mark.parametrize("method", ["begin", "evaluate", "state_dict"])
+def test_a_signal_outside_of_a_step_waits_for_the_end_of_what_is_being_done(tmp_path, whole, method):
+    path, workload = tmp_path / "run", ToyWorkload()
+    work = getattr(workload, method)
+    setattr(workload, method, lambda: os.kill(os.getpid(), signal.SIGTERM) or work())
+    outcome = train_toy(path, workload)
+    assert (outcome.state, outcome.step) == ("interrupted", 0)
+    train_toy(path)
+    assert_same_run(path, whole)
+
+
 def test_the_signals_are_as_before_when_the_loop_has_ended(tmp_path):
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
@@ -146,6 +159,20 @@ def test_a_second_interrupt_is_obeyed_at_once_and_costs_the_steps_since_the_chec
     assert RunFolder.open(path).status["state"] == "interrupted"
     train_toy(path)
     assert_same_run(path, whole)
+
+
+def test_a_second_signal_to_terminate_does_what_it_does_without_us(tmp_path, monkeypatch):
+    class Ended(BaseException):
+        pass
+
+    def end(number):
+        raise Ended(number, signal.getsignal(number))
+
+    monkeypatch.setattr(signal, "raise_signal", end)
+    with pytest.raises(Ended) as ended:
+        train_toy(tmp_path / "run", ToyWorkload(on_step=stop_at(9, signal.SIGTERM, times=2)))
+    assert ended.value.args == (signal.SIGTERM, signal.SIG_DFL)
+    assert final_state(tmp_path / "run")["step"] == 6
 
 
 def test_a_run_works_in_a_thread_where_there_are_no_signals(tmp_path, whole):
@@ -169,7 +196,7 @@ def test_after_damage_to_the_newest_checkpoint_the_run_is_still_the_same(tmp_pat
     train_toy(path, ToyWorkload(on_step=stop_at(14)))
     newest = max((path / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-1] if damage is None else damage)
-    (path / "checkpoints" / ".step-00000018.pt.partial").write_text("left over")
+    (path / "checkpoints" / ".step-00000013.pt.partial").write_text("left over")
     (path / ".metrics.jsonl.partial").write_text("left over")
     said = spoken(path)
     assert newest.name in said
@@ -201,7 +228,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_reason_and_the_last_goo
     status = RunFolder.open(path).status
     assert (status["state"], status["reason"], status["step"]) == ("diverged", outcome.reason, 9)
     train_toy(tmp_path / "good", plan=toy_plan(steps=9))
-    assert_same(final_state(path)["workload"], final_state(tmp_path / "good")["workload"])
+    solver, good = (final_state(p)["workload"]["solver"] for p in (path, tmp_path / "good"))
+    assert solver.pop("ledger")["grad_y_f"] == good.pop("ledger")["grad_y_f"] + 1  # the failed step has cost something
+    assert_same(solver, good)
     assert metrics(path) == metrics(tmp_path / "good")[:-1]  # which has one more, at its end
 
 
@@ -284,20 +313,35 @@ def test_a_run_ends_when_its_budget_is_spent(tmp_path, budget, steps):
     assert metrics(tmp_path / "run")[-1]["step"] == steps
 
 
-def test_seconds_are_those_of_training_without_evaluations_and_go_on_after_a_stop(tmp_path):
-    class SlowEvaluation(ToyWorkload):
+def test_seconds_are_those_of_warm_start_and_steps_and_go_on_after_a_stop(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=1e6)
+
+    class Timed(ToyWorkload):
+        """A step takes a second, a warm start ten, and what does not count hundreds."""
+
+        def step(self, number):
+            clock.now += 1
+            return super().step(number)
+
+        def begin(self):
+            clock.now += 10
+            super().begin()
+
         def evaluate(self):
-            time.sleep(0.2)
+            clock.now += 200
             return super().evaluate()
 
-    path, plan = tmp_path / "run", Plan(Budget(seconds=0.3), 1000, 1000, events=False)
-    first = train_toy(path, SlowEvaluation(pause=0.02, on_step=stop_at(4)), plan)
-    second = train_toy(path, SlowEvaluation(pause=0.02), plan)
-    assert (first.step, second.state, second.reason) == (5, "finished", "The budget is spent: seconds=0.3.")
-    assert 5 < second.step <= 15  # with evaluations counted it would have ended at once; anew, after 15 more
+        def state_dict(self):
+            clock.now += 300
+            return super().state_dict()
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    path, plan = tmp_path / "run", Plan(Budget(seconds=22.5), 6, 5, events=False)
+    assert train_toy(path, Timed(on_step=stop_at(7)), plan).step == 8
+    clock.now += 1e5
+    assert train_toy(path, Timed(), plan) == Outcome("finished", "The budget is spent: seconds=22.5.", 13)
     evaluations = RunFolder.open(path).evaluations
-    assert 0.3 <= evaluations[-1]["seconds"] < 0.6
-    assert evaluations[0]["seconds"] < 0.15
+    assert [(e["step"], e["seconds"]) for e in evaluations] == [(0, 10.0), (6, 16.0), (12, 22.0), (13, 23.0)]
 
 
 def test_a_budget_without_an_end_or_below_zero_is_refused():
@@ -371,10 +415,14 @@ def test_quiet_shows_nothing(tmp_path, terminal):
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "the terminal is gone")])
-def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path, terminal, error, monkeypatch):
+@pytest.mark.parametrize("writes", [0, 1, 5])
+def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path, terminal, error, writes, monkeypatch):
+    left = iter(range(writes))
+
     class Gone(io.StringIO):
         def write(self, text):
-            raise error
+            if next(left, None) is None:
+                raise error
 
     monkeypatch.setattr(Console, "on_broken_pipe", lambda console: sys.exit(1))  # as it does, but for the stdout here
     console = Console(file=Gone(), force_terminal=terminal)

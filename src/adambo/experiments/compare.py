@@ -104,7 +104,7 @@ def refuse_other_runs(jobs: Sequence[Job]) -> None:
             continue
         there = laid_over({}, RunFolder.open(job.folder).config)
         here = laid_over({}, job.configured.values)
-        for key in ("data_dir", "device"):  # where data and device are is no part of what a run is
+        for key in ("data_dir", "device", "threads"):  # where it is made is no part of what a run is
             there.pop(key, None), here.pop(key, None)
         other = [key for key in here | there if here.get(key) != there.get(key)]
         if other:
@@ -247,13 +247,13 @@ def _serve(pipe: Connection) -> None:
     # Ctrl-C on the terminal is for the process that hands out the jobs, which passes it on, once.
     os.setpgrp()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)  # each worker has one core
     silent = Console(file=sys.stderr)
     while True:
         try:
             job = pipe.recv()
         except (EOFError, OSError):
             return
+        torch.set_num_threads(1)  # each worker has one core, unless the config says otherwise
         pipe.send(_worked(job, silent, quiet=True))
 
 

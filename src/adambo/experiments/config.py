@@ -47,6 +47,8 @@ class RunConfig:
     """Of the encoder: full, TensorFloat-32 products, or bfloat16 autocast. Heads and optimisers stay in fp32."""
     compile: bool = False
     """Compile the encoder with torch.compile."""
+    threads: int | None = None
+    """Threads of a computation on the CPU; without it, as many as torch chooses."""
     data_dir: str | None = None
     """Folder of the data files; without it, the environment variable ADAMBO_DATA says where they are."""
 
@@ -69,6 +71,7 @@ class RunConfig:
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: give 0 or more lower steps")
         require(self.evaluate_every > 0, f"evaluate_every={self.evaluate_every}: give a number of epochs above 0")
         require(self.checkpoint_every > 0, f"checkpoint_every={self.checkpoint_every}: give a number of epochs above 0")
+        require(self.threads is None or self.threads > 0, f"threads={self.threads}: give 1 or more, or null")
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
 
 

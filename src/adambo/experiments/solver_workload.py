@@ -124,7 +124,7 @@ def judged(network: nn.Module) -> Iterator[None]:
 
 
 def prepare_device(config: RunConfig) -> torch.device:
-    """Where the run computes; sets, for this process, whether fp32 products may use TensorFloat-32."""
+    """Where the run computes; sets, for this process, the number of threads and whether fp32 products may use TensorFloat-32."""
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -140,7 +140,9 @@ def prepare_device(config: RunConfig) -> torch.device:
             raise ConfigError(
                 f"device={config.device!r}: {count or 'no'} CUDA device{'s' * (count != 1)} here. Give cpu."
             )
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device.index or 0)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     tf32 = config.precision != "fp32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32

@@ -33,7 +33,7 @@ class Band(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a run stopped that did not finish."""
+    """Where a run stopped before its end."""
 
     x: float
     y: float
@@ -65,7 +65,7 @@ class Curve:
         return average([(points, done) for points, done in series if points], costs=axis != "epoch")
 
     def ends(self, axis: str, split: str, metric: str) -> list[End]:
-        stopped = [(record.points(axis, split, metric), record) for record in self.records if not record.finished]
+        stopped = [(record.points(axis, split, metric), record) for record in self.records if record.stopped]
         return [End(*points[-1], record) for points, record in stopped if points]
 
     def final(self, split: str, metric: str) -> tuple[float, float] | None:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from adambo.report.curves import AXES, SPLITS, Curve, Group, Study
 from adambo.report.figures import runs_text
 from adambo.report.records import Record, shown
-from adambo.report.table import columns, metric_name, reasons, state_text
+from adambo.report.table import columns, metric_name, reasons, sign, state_text
 from adambo.version import __version__
 
 
@@ -82,6 +82,7 @@ def curve_data(curve: Curve, group: Group) -> dict[str, Any]:
         "label": curve.label,
         "failures": curve.failures,
         "style": curve.style._asdict(),
+        "sign": sign(curve),
         "state": state_text(curve),
         "reasons": reasons(curve),
         "panels": {

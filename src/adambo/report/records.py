@@ -64,6 +64,11 @@ class Record:
         return self.state == "finished"
 
     @property
+    def stopped(self) -> bool:
+        """Whether it ended before its end: failed, diverged, interrupted or killed."""
+        return self.state not in ("finished", "running")
+
+    @property
     def machine(self) -> str:
         """The GPUs it had, else the processor; empty where the manifest says nothing."""
         gpus, cpu = (self.manifest.get(f"hardware.{part}") for part in ("gpus", "cpu"))

@@ -87,6 +87,11 @@ def seconds_form(mean: float) -> str:
     return ",.0f" if mean >= 100 else ".1f" if mean >= 10 else ".2f"
 
 
+def sign(curve: Curve) -> str:
+    """A cross if a run stopped, dots if one still runs, else a tick."""
+    return "✕" if any(record.stopped for record in curve.records) else "…" if curve.failures else "✓"
+
+
 def state_text(curve: Curve) -> str:
     """Such as "2 finished, 1 diverged"."""
     done = f"{len(curve.finished)} finished" if curve.finished else ""
@@ -97,7 +102,7 @@ def reasons(curve: Curve) -> list[str]:
     """Why runs stopped, a sentence for each reason: "failed: no memory (seed 0 after epoch 4, seed 1 at once)"."""
     whose: dict[str, list[str]] = {}
     for record in curve.records:
-        if not record.finished:
+        if record.stopped:
             epoch = record.cost("epoch")
             where = "before its first evaluation" if epoch is None else f"after epoch {epoch:.4g}"
             why = f"{record.state}: {record.reason}" if record.reason else record.state

@@ -146,7 +146,8 @@ class _Training:
                     self._save()
             if end is not None:
                 return self._ended("finished", end)
-            self._step()
+            if self.signals.received is None:  # it may have come meanwhile
+                self._step()
 
     def _begin_or_resume(self) -> None:
         found = checkpoint.newest(self.run.checkpoints, self.progress.say)
@@ -189,7 +190,7 @@ class _Training:
             **scores,
         }
         self.run.record(evaluation)
-        self.evaluated = self.step
+        self.evaluated, self.saved = self.step, -1  # a checkpoint from before the evaluation is out of date
         self.loss.clear()
         if self._events is not None:
             self._events.evaluated(evaluation)

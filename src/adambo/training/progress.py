@@ -49,7 +49,8 @@ class Progress:
                 auto_refresh=False,
             )
             self._bar.add_task("starting", total=1.0)
-            self._without_harm(self._bar.start)
+            if not self._without_harm(self._bar.start):
+                self._bar = None
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -106,11 +107,13 @@ class Progress:
         else:
             self._without_harm(lambda: self._console.print(text, markup=False, highlight=False, soft_wrap=True))
 
-    def _without_harm(self, show: Callable[[], None]) -> None:
+    def _without_harm(self, show: Callable[[], None]) -> bool:
         try:
             show()
         except (OSError, SystemExit):  # nobody reads any more; rich wants to exit at a closed pipe
             self._console.quiet = True
+            return False
+        return True
 
 
 def _number(value: float | None) -> str:

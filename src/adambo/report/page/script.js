@@ -3,6 +3,7 @@
 const { groups, notes } = JSON.parse(document.getElementById("data").textContent);
 const details = document.getElementById("details");
 const readout = document.getElementById("readout");
+const MOOD = { "✓": "", "…": "waiting", "✕": "failed" };
 let chosen = null; // the curve whose details are open: { view, index, opener }
 
 // ---- one experiment ----
@@ -128,10 +129,11 @@ function legend(view) {
     if (!hidden.delete(index)) hidden.add(index);
     show((other) => !hidden.has(other));
   };
-  const toggles = view.group.curves.map(({ label, style, failures }, index) => element("button", {
+  const toggles = view.group.curves.map(({ label, style, sign, failures }, index) => element("button", {
     class: "toggle", type: "button", "aria-pressed": "true", title: "Hide or show; double-click: only this one",
     onclick: () => toggle(index), ondblclick: () => show((other) => other === index),
-  }, swatch(style), element("span", {}, label), failures && element("span", { class: "failed" }, `✕ ${failures}`)));
+  }, swatch(style), element("span", {}, label),
+  failures && element("span", { class: MOOD[sign] }, `${sign} ${failures}`)));
   const entries = view.group.curves.map(({ label, style }, index) => {
     const opener = element("button", {
       class: "more", type: "button", "aria-label": `Configuration of ${label}`,
@@ -191,9 +193,9 @@ function table(view) {
 }
 
 function tableRow(view, index) {
-  const { label, style, failures, state, reasons, cells } = view.group.curves[index];
+  const { label, style, sign, state, reasons, cells } = view.group.curves[index];
   const name = element("button", { type: "button" }, swatch(style), element("span", {}, label));
-  const mark = element("span", { class: failures ? "failed" : "" }, `${failures ? "✕" : "✓"} ${state}`);
+  const mark = element("span", { class: MOOD[sign] }, `${sign} ${state}`);
   const numbers = cells.map(({ text, complete }) =>
     element("td", { class: complete ? "" : "partial" }, complete ? text : `${text} †`));
   const row = element("tr", {}, element("th", { class: "name", scope: "row" }, name),
@@ -226,7 +228,8 @@ function open(view, index, opener) {
     const head = element("thead", {}, row(...heads.map((text) => element("th", { scope: "col" }, text))));
     return [element("h3", {}, title), element("table", { class: kind }, head, element("tbody", {}, ...rows))];
   };
-  const run = ({ seed, state: how, scores, folder }) => row(cell(seed), cell(how, how === "finished" ? "" : "failed"),
+  const run = ({ seed, state: how, scores, folder }) => row(cell(seed),
+    cell(how, { finished: "", running: "waiting" }[how] ?? "failed"),
     cell(scores.map((value) => (value === null ? "–" : score(value))).join(" / "), "value"), cell(folder));
   details.replaceChildren(
     element("button", { class: "close", type: "button", "aria-label": "Close", onclick: shut }, "×"),
