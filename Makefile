@@ -5,7 +5,8 @@ BIN := .venv/bin
 .PHONY: demo test clean
 
 demo: .venv/ready
-	$(BIN)/python examples/compare_digits.py
+	$(BIN)/adambo compare digits --algorithms all --out demo/runs
+	$(BIN)/adambo report demo/runs --out demo/report.html
 
 test: .venv/ready
 	$(BIN)/ruff check .

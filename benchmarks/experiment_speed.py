@@ -3,7 +3,7 @@
     python benchmarks/experiment_speed.py bert-trec --algorithms adambo slip --precision bf16 --data-dir DATA
 
 The first steps are not timed. Steps are then timed as a run makes them, one after the other without waiting for the
-device, which is waited for at the end; three such stretches give the median.
+device, which is waited for at the end; five such stretches give the median.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from adambo.experiments.catalogue import EXPERIMENTS
 from adambo.experiments.configure import configure, experiment_named
 from adambo.training.workload import Workload
 
-WARM_UP, STRETCHES = 25, 3
+WARM_UP, STRETCHES = 60, 5
 
 
 def wait() -> None:
@@ -31,7 +31,7 @@ def wait() -> None:
 
 
 def milliseconds(workload: Workload, steps: int) -> float:
-    """Per step, the median of three stretches."""
+    """Per step, the median of five stretches."""
     number, measured = 0, []
     for stretch in range(STRETCHES + 1):
         wait()
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["fp32"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--data-dir")
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="such as settings.lower_steps=50")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -76,7 +76,10 @@ def main() -> None:
             workload.evaluate()
             judged = time.perf_counter() - start
             memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
-            print(f"{algorithm:9} {precision} {taken:8.1f} ms/step, evaluation {judged:5.1f} s, {memory:5.1f} GiB", flush=True)
+            print(
+                f"{algorithm:9} {precision} {taken:8.1f} ms/step, evaluation {judged:5.1f} s, {memory:5.1f} GiB",
+                flush=True,
+            )
             del workload
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

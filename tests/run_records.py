@@ -54,7 +54,7 @@ def write_run(
         "experiment": experiment,
         "preset": preset,
         "config": settings | dict(config or {}),
-        "sources": {"algorithm": "command line", "seed": "command line", "settings.lr": "paper"} | dict(sources or {}),
+        "sources": {"algorithm": "given", "seed": "given", "settings.lr": "paper"} | dict(sources or {}),
     }
     made = {
         "versions": {"adambo": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},

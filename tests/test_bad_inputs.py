@@ -28,12 +28,12 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "how", "far", "who", "wh
 
 
 class Bad(NamedTuple):
-    """What is typed, what is said, and how the folder is prepared; `leaves` are names that may come to be."""
+    """What is typed, what is said, how the folder is prepared, and how many notes come before what is said."""
 
     words: str
     said: str
     prepare: Callable[[Path], None] = lambda folder: None
-    leaves: tuple[str, ...] = ()
+    notes: int = 0
 
 
 def files(**content: str | bytes) -> Callable[[Path], None]:
@@ -138,10 +138,14 @@ TABLE = {
     "unknown experiment": Bad("run digit", "There is no experiment 'digit'. Did you mean 'digits'?"),
     "no experiment": Bad("run", "Name an experiment first"),
     "an option instead of an experiment": Bad("compare --seeds 2", "Name an experiment first"),
-    "unknown algorithm": Bad("run digits --algorithm adambow", "There is no algorithm 'adambow'. Did you mean 'adambo'?"),
+    "unknown algorithm": Bad(
+        "run digits --algorithm adambow", "There is no algorithm 'adambow'. Did you mean 'adambo'?"
+    ),
     "unknown algorithm of many": Bad("compare digits --algorithms slip,sl", "There is no algorithm 'sl'."),
     "algorithm that cannot run it": Bad("run auc-rnn --algorithm maml", "maml cannot run auc-rnn, which takes"),
-    "unknown preset": Bad("run bert-trec --preset tinny", "There is no preset of bert-trec 'tinny'. Did you mean 'tiny'?"),
+    "unknown preset": Bad(
+        "run bert-trec --preset tinny", "There is no preset of bert-trec 'tinny'. Did you mean 'tiny'?"
+    ),
     "a study has no sweep": Bad("sweep lambda-sensitivity", "lambda-sensitivity is not one experiment but a study"),
     "unknown option": Bad("run digits --epoch 3", "There is no option --epoch. Did you mean '--epochs'?"),
     "unknown option of list": Bad("list --datadir x", "There is no option --datadir. Did you mean '--data_dir'?"),
@@ -151,7 +155,9 @@ TABLE = {
     "setting of another algorithm": Bad(
         "run digits --algorithm slip --settings.inverse.terms 3", "There is no option --settings.inverse.terms."
     ),
-    "setting that not all have": Bad("compare digits --algorithms slip soba --settings.beta 1", "soba has no setting 'beta'."),
+    "setting that not all have": Bad(
+        "compare digits --algorithms slip soba --settings.beta 1", "soba has no setting 'beta'."
+    ),
     "setting of another inverse": Bad(
         "run digits --settings.inverse.iterations 3", "The inverse neumann has no setting 'iterations'."
     ),
@@ -162,11 +168,13 @@ TABLE = {
     "negative epochs": Bad("run digits --epochs -1", "epochs=-1.0: give a number above 0, or null."),
     "no epochs": Bad("run digits --epochs 0", "epochs=0.0: give a number above 0, or null."),
     "no end": Bad("run digits --epochs null", "A run needs an end"),
-    "endless": Bad("run digits --epochs inf", "epochs=inf does not fit: give a finite number."),
-    "nan rate": Bad("run digits --settings.lr nan", "settings.lr=nan does not fit: give a number."),
+    "endless": Bad("run digits --epochs inf", "epochs='inf' does not fit: give a number, or null."),
+    "nan rate": Bad("run digits --settings.lr nan", "settings.lr='nan' does not fit: give a number."),
     "negative rate": Bad("run digits --settings.lr -1", "lr=-1.0 is not a step size"),
     "half a task": Bad("run digits --tasks 2.5", "tasks='2.5' does not fit: give a whole number."),
-    "tasks that do not divide": Bad("run digits --tasks 7 --tasks-per-step 2", "tasks_per_step=2 does not divide tasks=7"),
+    "tasks that do not divide": Bad(
+        "run digits --tasks 7 --tasks-per-step 2", "tasks_per_step=2 does not divide tasks=7"
+    ),
     "unknown precision": Bad("run digits --precision fp8", "precision='fp8' does not fit: give fp32 or tf32 or bf16."),
     "neither true nor false": Bad("run digits --compile maybe", "compile='maybe' does not fit: give true or false."),
     "both lengths of a series": Bad(
@@ -188,17 +196,25 @@ TABLE = {
     "no config file": Bad("run digits --config c.yaml", "The config file c.yaml cannot be read: no such file"),
     "a folder as config file": Bad("run digits --config .", "The config file . cannot be read: is a directory."),
     "a list": Bad("run digits --config c.yaml", "The config file c.yaml holds no names", files(c_yaml="- 1\n- 2\n")),
-    "tabs": Bad("run digits --config c.yaml", "The config file c.yaml, line 2 is no YAML", files(c_yaml="a:\n\tb: 1\n")),
+    "tabs": Bad(
+        "run digits --config c.yaml", "The config file c.yaml, line 2 is no YAML", files(c_yaml="a:\n\tb: 1\n")
+    ),
     "no text": Bad("run digits --config c.yaml", "The config file c.yaml is no UTF-8", files(c_yaml=b"a: \xff\xfe\n")),
     "an empty file": Bad("run digits --config c.yaml", "The config file c.yaml holds no names", files(c_yaml="")),
     "a wrong key": Bad("run digits --config c.yaml", "digits has no setting 'task'.", files(c_yaml="task: 3\n")),
     "a wrong setting": Bad(
-        "run digits --config c.yaml", "adambo has no setting 'lrr'. Did you mean 'lr'?", files(c_yaml="settings: {lrr: 3}\n")
+        "run digits --config c.yaml",
+        "adambo has no setting 'lrr'. Did you mean 'lr'?",
+        files(c_yaml="settings: {lrr: 3}\n"),
     ),
     "a wrong type": Bad("run digits --config c.yaml", "tasks='a' does not fit", files(c_yaml="tasks: a\n")),
     "parts of a number": Bad("run digits --config c.yaml", "epochs.a does not fit", files(c_yaml="epochs: {a: 1}\n")),
-    "settings that are a number": Bad("run digits --config c.yaml", "settings=3 does not fit", files(c_yaml="settings: 3\n")),
-    "another experiment": Bad("run digits --config c.yaml", "The config file is for the experiment 'toy'", config_of_toy),
+    "settings that are a number": Bad(
+        "run digits --config c.yaml", "settings=3 does not fit", files(c_yaml="settings: 3\n")
+    ),
+    "another experiment": Bad(
+        "run digits --config c.yaml", "The config file is for the experiment 'toy'", config_of_toy
+    ),
     "an unknown preset in a file": Bad(
         "run digits --config c.yaml", "There is no preset of digits 'huge'.", files(c_yaml="preset: huge\n")
     ),
@@ -209,7 +225,9 @@ TABLE = {
     ),
     # data
     "no data folder": Bad("run bert-trec --preset tiny", "No folder of data files is known"),
-    "missing folder": Bad("run bert-trec --preset tiny --data-dir no", "No TREC train questions: the folder no does not exist"),
+    "missing folder": Bad(
+        "run bert-trec --preset tiny --data-dir no", "No TREC train questions: the folder no does not exist"
+    ),
     "missing data": Bad("run rnn-snli --preset tiny --data-dir .", "No "),
     "missing data of many": Bad("compare auc-rnn --preset tiny --data-dir .", "No Sentiment140 train tweets"),
     "missing data of a search": Bad("sweep auc-rnn --preset tiny --data-dir .", "No Sentiment140 train tweets"),
@@ -219,9 +237,13 @@ TABLE = {
         "data/train_5500.label, line 2: unknown label 'WHAT'.",
         trec("NUM:a how far ?\nWHAT:a what ?\n"),
     ),
-    "one class": Bad("run bert-trec --preset tiny --data-dir data", "data/train_5500.label", trec("NUM:a how far ?\n" * 30)),
+    "one class": Bad(
+        "run bert-trec --preset tiny --data-dir data", "data/train_5500.label", trec("NUM:a how far ?\n" * 30)
+    ),
     "too few examples": Bad(
-        "run bert-trec --preset tiny --data-dir data --shots 50", "", trec(QUESTIONS)
+        "run bert-trec --preset tiny --data-dir data --shots 50",
+        "A task has 2 classes with 55 examples each",
+        trec(QUESTIONS),
     ),
     "cut off": Bad(
         "run bert-trec --preset tiny --data-dir data",
@@ -239,7 +261,9 @@ TABLE = {
         trec("NUM how far ?\n", "trec_train.jsonl"),
     ),
     "one class of tweets": Bad(f"run auc-rnn {TWEETS}", "data/sentiment140_train.jsonl", tweets([1] * 40)),
-    "too few tweets": Bad(f"run auc-rnn {TWEETS}", "", tweets([0, 1] * 40)),
+    "too few tweets": Bad(
+        f"run auc-rnn {TWEETS}", "With positive_share=0.8 and minority_kept=100, 100 examples", tweets([0, 1] * 40)
+    ),
     "unknown data set": Bad("data check treck --data-dir .", "There is no data set 'treck'; did you mean trec?"),
     "data set that is asked for and missing": Bad("data check trec --data-dir .", "No TREC train questions"),
     "nothing to do with data": Bad("data", "Say what to do"),
@@ -250,15 +274,23 @@ TABLE = {
     "resume what is no run": Bad("resume .", ". is no run: it lacks config.yaml", files(a_txt="hello")),
     "resume a damaged config": Bad("resume run", "run/config.yaml is damaged, it is no YAML", with_damaged_config),
     "resume a damaged status": Bad("resume run", "run/status.json is damaged", with_damaged_status),
-    "resume damaged checkpoints": Bad("resume run --quiet", "No checkpoint in run/checkpoints can be read", with_damaged_checkpoints),
+    "resume damaged checkpoints": Bad(
+        "resume run --quiet", "No checkpoint in run/checkpoints can be read", with_damaged_checkpoints, 2
+    ),
     "resume what has diverged": Bad("resume run", "The run run has diverged at step 0", diverged),
     "resume an unknown experiment": Bad(
-        "resume run", "The run run cannot be continued by this version: There is no experiment 'toys'.", with_an_unknown_experiment
+        "resume run",
+        "The run run cannot be continued by this version: There is no experiment 'toys'.",
+        with_an_unknown_experiment,
     ),
     "resume with other data": Bad("resume run", "The run run was begun with other data: toy.txt", with_changed_data),
-    "out is a file": Bad(f"run digits {SMALL} --out a.txt", "a.txt is a file, so no run can be in", files(a_txt="hello")),
+    "out is a file": Bad(
+        f"run digits {SMALL} --out a.txt", "a.txt is a file, so no run can be in", files(a_txt="hello")
+    ),
     "compare where other runs are": Bad(
-        "compare toy --algorithms adambo --width 4", "runs/toy/adambo-seed0 holds a run with other settings", compared_before
+        "compare toy --algorithms adambo --width 4",
+        "runs/toy/adambo-seed0 holds a run with other settings",
+        compared_before,
     ),
     # reports
     "report of nothing": Bad("report", "Name runs, or folders of runs"),
@@ -270,7 +302,9 @@ TABLE = {
     "no trials": Bad("sweep digits --trials 0", "trials=0: give 1 or more."),
     "no storage": Bad("sweep toy --storage foo", "The storage 'foo' cannot be used: Could not parse"),
     "unknown storage": Bad("sweep toy --storage nodb://x", "The storage 'nodb://x' cannot be used"),
-    "storage in no folder": Bad("sweep toy --storage sqlite:///no/x.db", "The storage 'sqlite:///no/x.db' cannot be used"),
+    "storage in no folder": Bad(
+        "sweep toy --storage sqlite:///no/x.db", "The storage 'sqlite:///no/x.db' cannot be used"
+    ),
     "storage that is no database": Bad(
         "sweep toy --storage sqlite:///a.txt", "The storage 'sqlite:///a.txt' cannot be used", files(a_txt="hello" * 99)
     ),
@@ -280,7 +314,7 @@ TABLE = {
     "range outside": Bad("sweep toy --range settings.beta=0.5:7", "The range of settings.beta does not fit."),
     "objective test": Bad("sweep toy --objective test", "objective='test' does not fit: give validation or train."),
     "sweep into a file": Bad("sweep toy --out a.txt", "The folder a.txt/toy", files(a_txt="hello")),
-}  # fmt: skip
+}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -299,8 +333,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def assert_refused(captured: Any, said: str) -> None:
-    (line,) = captured.err.splitlines()
+def assert_refused(captured: Any, said: str, notes: int = 0) -> None:
+    *before, line = captured.err.splitlines()
+    assert len(before) == notes
+    assert not [note for note in before if "Traceback" in note]
     assert line.startswith(f"adambo: {said}")
     assert "Traceback" not in line
     assert line[-1] in ".?"
@@ -315,7 +351,7 @@ def test_one_sentence_exit_code_2_and_nothing_touched(name: str, toy: str, here:
     before = contents(here)
     capsys.readouterr()
     assert main(bad.words.split()) == 2
-    assert_refused(capsys.readouterr(), bad.said)
+    assert_refused(capsys.readouterr(), bad.said, bad.notes)
     assert contents(here) == before
 
 

@@ -218,17 +218,16 @@ def wait_for(holds: Any, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_leaves_a_run_that_can_be_resumed(number: signal.Signals, code: int, here: Path) -> None:
+def test_a_signal_leaves_a_run_that_can_be_resumed(here: Path) -> None:
     words = ["run", "digits", *SMALL, "--epochs", "2000", "--seconds", "600", "--quiet"]
     process = start(*words)
     folder = here / "runs" / "digits" / "adambo-seed0"
     wait_for(lambda: len(evaluations(folder)) > 1)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
+    assert process.returncode == 143, err
     assert err == ""
-    assert f"interrupted at step {RunFolder.open(folder).status['step']}. {number.name} came" in out
+    assert f"interrupted at step {RunFolder.open(folder).status['step']}. SIGTERM came" in out
     header = yaml.safe_load((folder / "config.yaml").read_text())
     made = RunFolder.open(folder).status["step"]
     header["config"] |= {"epochs": None, "steps": made + 2}  # an end that is near

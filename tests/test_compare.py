@@ -103,7 +103,9 @@ def test_runs_with_other_settings_are_not_mixed_in(toy: str, here: Path) -> None
     with pytest.raises(RunError, match=r"holds a run with other settings \(width: 3 there, 4 now\)"):
         run_all([job(toy, "adambo", here, width=4), job(toy, "slip", here, width=4)], Console(quiet=True), 1)
     assert not (here / "toy" / "adambo-seed0").exists()
-    assert run_all([job(toy, "slip", here, device="cpu", threads=1)], Console(quiet=True), 1).each[0].state == "finished"
+    assert (
+        run_all([job(toy, "slip", here, device="cpu", threads=1)], Console(quiet=True), 1).each[0].state == "finished"
+    )
 
 
 def test_a_run_that_was_killed_is_gone_on_with(toy: str, here: Path) -> None:  # noqa: F811
@@ -156,14 +158,14 @@ def wait_for(holds: Any, seconds: float = 90.0) -> None:
 
 def test_processes_side_by_side_survive_a_kill_and_a_signal_and_are_gone_on_with(here: Path, capsys: Any) -> None:
     words = ["compare", "digits", "--algorithms", "slip", "adambo", *SMALL, "--epochs", "null", "--seconds", "2"]
-    words += ["--evaluate-every", "5", "--jobs", "2"]
+    words += ["--evaluate-every", "5"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "adambo.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "adambo.cli", *words, "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     slip, adambo = (here / "runs" / "digits" / f"{name}-seed0" for name in ("slip", "adambo"))
-    wait_for(lambda: all((run / "checkpoints").exists() and any((run / "checkpoints").iterdir()) for run in (slip, adambo)))
+    wait_for(
+        lambda: all((run / "checkpoints").exists() and any((run / "checkpoints").iterdir()) for run in (slip, adambo))
+    )
     os.kill(int((slip / "lock").read_text()), signal.SIGKILL)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -172,7 +174,7 @@ def test_processes_side_by_side_survive_a_kill_and_a_signal_and_are_gone_on_with
     assert RunFolder.open(adambo).status["state"] == "interrupted"
     assert RunFolder.open(slip).status["state"] == "running"  # it could not say anything any more
     assert "adambo seed 0: interrupted. SIGTERM came; the run can be resumed." in out
-    assert main(words) == 0
+    assert main([*words, "--jobs", "1"]) == 0
     assert {run.status["state"] for run in RunFolder.find(["runs"])} == {"finished"}
     assert {run.manifest["hardware"]["threads"] for run in RunFolder.find(["runs"])} == {1}
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["slip", "1"]

@@ -369,6 +369,7 @@ def test_unknown_pooling_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("kind", ["bert", "transformer", "max"])
 def test_on_cuda_a_batch_and_a_forward_wait_for_nothing(kind):
     model = network(kind, dropout=0.1).cuda()

@@ -32,7 +32,9 @@ CONFIG = {  # the paper's name of a setting, and ours
     "imbalance_ratio_p": ["positive_share"],
 }
 MODEL = {"layers": "layers", "heads": "heads", "hidden_size": "hidden", "hidden_dim": "hidden"}
-PAIRS = [(experiment, algorithm) for experiment in PART for algorithm in GOLDEN[PART[experiment]]["paper"]["learning_rates"]]
+PAIRS = [
+    (experiment, algorithm) for experiment in PART for algorithm in GOLDEN[PART[experiment]]["paper"]["learning_rates"]
+]
 
 
 def ours(name: str) -> str:
@@ -99,7 +101,9 @@ def test_every_algorithm_of_the_paper_has_a_preset_and_no_other_claims_to(experi
     assert set(chosen.compared) - {"adam"} == algorithms
     for algorithm in chosen.allowed:
         _, sources = preset(experiment, algorithm)
-        assert ("paper" in {sources.get(f"settings.{name}") for name in ("lr", "lower_lr")}) == (algorithm in algorithms)
+        assert ("paper" in {sources.get(f"settings.{name}") for name in ("lr", "lower_lr")}) == (
+            algorithm in algorithms
+        )
 
 
 @pytest.mark.parametrize(("experiment", "algorithm"), PAIRS)
@@ -218,5 +222,5 @@ def test_every_preset_of_every_experiment_makes_a_run_of_every_algorithm(experim
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="no preset of bert-trec 'tinny'. Did you mean 'tiny'"):
+    with pytest.raises(ConfigError, match=r"no preset of bert-trec 'tinny'. Did you mean 'tiny'"):
         preset("bert-trec", "adambo", "tinny")

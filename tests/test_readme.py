@@ -47,3 +47,9 @@ def test_the_readme_has_a_table_of_costs_with_its_command_and_machine():
     assert "COST_TABLE" not in readme
     assert "python benchmarks/step_cost.py" in readme
     assert "threads" in readme
+
+
+def test_the_code_of_the_page_on_experiments_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("docs/experiments.md")["outcome"].state == "finished"
+    assert (tmp_path / "runs" / "mine" / "metrics.jsonl").exists()

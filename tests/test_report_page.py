@@ -197,8 +197,8 @@ def test_a_click_on_a_curve_shows_its_configuration_with_sources_and_its_manifes
     assert details.find_element(By.TAG_NAME, "h2").text == "AdamBO"
     settings = [texts(row, "th, td") for row in details.find_elements(By.CSS_SELECTOR, ".config tbody tr")]
     assert settings == [
-        ["algorithm", "adambo", "command line"],
-        ["seed", "0, 1", "command line"],
+        ["algorithm", "adambo", "given"],
+        ["seed", "0, 1", "given"],
         ["epochs", "3", ""],
         ["settings.lr", "0.01", "paper"],
         ["settings.eps", "1e-8", ""],

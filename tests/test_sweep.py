@@ -28,7 +28,9 @@ def sweep(*words: str, study: str = "toy-adambo-default") -> optuna.Study:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert main(["sweep", "toy", *words]) == 0
-    storage = words[words.index("--storage") + 1] if "--storage" in words else f"sqlite:///runs/toy/sweep-{study}/study.db"
+    storage = (
+        words[words.index("--storage") + 1] if "--storage" in words else f"sqlite:///runs/toy/sweep-{study}/study.db"
+    )
     return optuna.load_study(study_name=study, storage=storage)
 
 
@@ -119,7 +121,9 @@ def test_a_given_share_of_validation_stays(toy: str, here: Path) -> None:  # noq
 def test_an_error_that_all_trials_would_have_ends_the_search(toy: str, here: Path, capsys: Any) -> None:  # noqa: F811
     assert main(["sweep", toy, "--trials", "5", "--mood", "no data"]) == 2
     assert capsys.readouterr().err == "adambo: The file toy.txt is missing.\n"
-    study = optuna.load_study(study_name="toy-adambo-default", storage="sqlite:///runs/toy/sweep-toy-adambo-default/study.db")
+    study = optuna.load_study(
+        study_name="toy-adambo-default", storage="sqlite:///runs/toy/sweep-toy-adambo-default/study.db"
+    )
     assert [trial.state for trial in study.trials] == [TrialState.FAIL]
 
 

@@ -87,6 +87,8 @@ class Toy(Experiment):
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of the experiment, which is in the catalogue while the test runs."""
     algorithms = ("adambo", "slip", "saba")
-    made = Toy("toy", "two numbers", ToyConfig, algorithms, (*algorithms, "adam"), "accuracy", lambda config: 0.5, "toy")
+    made = Toy(
+        "toy", "two numbers", ToyConfig, algorithms, (*algorithms, "adam"), "accuracy", lambda config: 0.5, "toy"
+    )
     monkeypatch.setitem(EXPERIMENTS, "toy", made)
     return "toy"

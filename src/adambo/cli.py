@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
 
 from adambo.errors import AdamboError, ConfigError
 from adambo.version import __version__
@@ -49,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except SystemExit as end:  # --help
-        return int(end.code or 0)
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _refused(f"{where}{error.strerror or error}.")
@@ -72,11 +70,13 @@ def _command(words: list[str]) -> int:
         raise ConfigError(f"There is no command {words[0]!r}. {nearest(words[0], list(COMMANDS))}")
     from rich.console import Console
 
+    from adambo.experiments.lines import show_warnings_on
+
     out, err = Console(), Console(stderr=True)
     module, function, *_ = COMMANDS[words[0]]
     command: Callable[..., int] = getattr(import_module(f"adambo.commands.{module}"), function)
     with warnings.catch_warnings():
-        _show_warnings_on(err)
+        show_warnings_on(err)
         return command(words[1:], out, err)
 
 
@@ -96,22 +96,6 @@ def usage() -> str:
 def _refused(sentence: str) -> int:
     print(f"adambo: {' '.join(sentence.split())}", file=sys.stderr)
     return 2
-
-
-def _show_warnings_on(console: Any) -> None:
-    """Warnings and what libraries log, as plain lines; ours without the place in the code."""
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
-
-    def show(message: Warning | str, *args: Any, **more: Any) -> None:
-        console.print(str(message), markup=False, highlight=False, soft_wrap=True)
-
-    root = logging.getLogger()
-    if not any(type(handler).__name__ == "Lines" for handler in root.handlers):
-        root.addHandler(Lines())
-    warnings.showwarning = show
 
 
 if __name__ == "__main__":

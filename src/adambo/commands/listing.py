@@ -41,10 +41,13 @@ def availability(experiment: Experiment | Study, folder: Path | None) -> str:
         return "no download"
     if folder is None:
         return f"needs {', '.join(needed)}: set ADAMBO_DATA or give --data-dir"
-    missing = [name for name in needed if DATASETS[name].missing(folder)]
-    if missing:
-        return f"needs {', '.join(needed)}: {', '.join(missing)} missing in {folder}"
-    return f"needs {', '.join(needed)}: here"
+    lacking = [
+        f"{name} {'incomplete' if DATASETS[name].files(folder) else 'missing'}"
+        for name in needed
+        if DATASETS[name].missing(folder)
+    ]
+    found = f"{', '.join(lacking)} in {folder}" if lacking else "here"
+    return f"needs {', '.join(needed)}: {found}"
 
 
 def data_of(experiment: Experiment | Study) -> list[str]:

@@ -157,8 +157,8 @@ def experiment_first(words: Sequence[str], command: str) -> tuple[str, list[str]
     """The experiment, which comes first, and the rest."""
     if words[:1] in (["-h"], ["--help"]):
         print(
-            f"usage: adambo {command} EXPERIMENT [options]\n\n`adambo {command} EXPERIMENT --help` explains all options. "
-            f"Experiments: {', '.join(EXPERIMENTS)}."
+            f"usage: adambo {command} EXPERIMENT [options]\n\n"
+            f"`adambo {command} EXPERIMENT --help` explains all options. Experiments: {', '.join(EXPERIMENTS)}."
         )
         raise SystemExit(0)
     if not words or words[0].startswith("-"):

@@ -106,6 +106,6 @@ def _commented(values: Mapping[str, Any], sources: Mapping[str, str], prefix: st
         if isinstance(value, Mapping) and value:
             lines += [f"{margin}{key}:", *_commented(value, sources, f"{prefix}{key}.")]
         else:
-            text = margin + yaml.safe_dump({key: value}, default_flow_style=False).strip()
-            lines.append(f"{text:<36}  # {sources.get(prefix + key, 'library default')}")
+            plain = yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]  # in one line
+            lines.append(f"{f'{margin}{key}: {plain}':<36}  # {sources.get(prefix + key, 'library default')}")
     return lines

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from adambo.data.catalogue import DATASETS
+from adambo.data.catalogue import locate_word_pieces
 from adambo.data.files import data_folder
 from adambo.data.sequences import Sequences
 from adambo.data.tasks import split_indices
 from adambo.data.trec import read_trec
-from adambo.data.word_pieces import word_piece_ids
+from adambo.data.word_pieces import read_vocabulary, word_piece_ids
 from adambo.experiments.config import BertTrecConfig
 from adambo.experiments.hyper_representation import HyperRepresentation, TaskSet, tasks_of
-from adambo.experiments.solver_workload import Encoder, prepare_device
+from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
 from adambo.sources import key_of
 
 
@@ -20,12 +20,10 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
     from adambo.models.bert import BertEncoder  # takes seconds to import
 
     device, folder = prepare_device(config), data_folder(config.data_dir)
-    (vocabulary,) = DATASETS["wordpiece"].files(folder)
+    vocabulary = locate_word_pieces(folder)
     train, test = read_trec(folder, "train"), read_trec(folder, "test")
     tables = [
-        Sequences(
-            word_piece_ids(split.texts, vocabulary, config.max_length), device, multiple=8 if config.compile else 1
-        )
+        Sequences(word_piece_ids(split.texts, vocabulary, config.max_length), device, padded_to(device))
         for split in (train, test)
     ]
     kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"))
@@ -36,10 +34,9 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
     splits["test"] = TaskSet(tables[1], tasks_of(config, test.labels, classes, "test"))
 
     torch.manual_seed(config.seed)
-    words = len(vocabulary.read_text(encoding="utf-8").splitlines())
+    words = len(read_vocabulary(vocabulary))
     bert = BertEncoder(
         words, config.layers, config.heads, config.hidden, config.feed_forward, config.dropout, config.max_length
     ).to(device)
-    twice = config.algorithm == "maml" and not config.settings.get("first_order")
-    encoder = Encoder(config, bert, lambda network, padded: network(padded.tokens, padded.mask), twice)
+    encoder = Encoder(config, bert, lambda network, padded: network(padded.tokens, padded.mask))
     return HyperRepresentation(config, encoder, config.hidden, classes, splits, device)

@@ -35,7 +35,7 @@ def build(config: CancerAucConfig) -> DeepAuc:
     positive = torch.tensor(labels, dtype=torch.float32, device=device)
 
     def split(indices: list[int]) -> Split:
-        return Split(lambda numbers: inputs[numbers.to(device)], positive, [torch.tensor(indices)])
+        return Split(lambda numbers: inputs[numbers.to(device, non_blocking=True)], positive, [torch.tensor(indices)])
 
     lower, upper = (split(half) for half in halves(training, labels, key_of(config.seed, "halves")))
     judged = {"validation": split([train[k] for k in held_out])} if held_out else {}

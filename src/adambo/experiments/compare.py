@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from adambo.errors import AdamboError, RunError
 from adambo.experiments import runner
 from adambo.experiments.catalogue import Study
 from adambo.experiments.configure import Configured, configure
-from adambo.experiments.lines import line
+from adambo.experiments.lines import line, show_warnings_on
 from adambo.experiments.presets import laid_over
 from adambo.training.loop import Outcome
 from adambo.training.run_folder import RunFolder
@@ -127,11 +128,13 @@ def run_all(jobs: Sequence[Job], console: Console, workers: int) -> Results:
     for configured in {job.configured.experiment: job.configured for job in jobs}.values():
         runner.refuse_missing_data(configured)
 
-    def said(result: Result) -> None:
-        line(console, f"{result.job.name}: {result.state}. {result.reason}")
-
     done = [result for result in map(_found, jobs) if result is not None]
     open_ = [job for job in jobs if not any(result.job is job for result in done)]
+    ended = itertools.count(len(done) + 1)
+
+    def said(result: Result) -> None:
+        line(console, f"{next(ended)} of {len(jobs)}, {result.job.name}: {result.state}. {result.reason}")
+
     workers = min(workers, len(open_))
     results = _one_by_one(open_, console, said) if workers <= 1 else _side_by_side(open_, workers, said)
     results.each = sorted([*done, *results.each], key=lambda result: jobs.index(result.job))
@@ -249,12 +252,13 @@ def _serve(pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     silent = Console(file=sys.stderr)
     while True:
+        torch.set_num_threads(1)  # each worker has one core, unless the config says otherwise
         try:
             job = pipe.recv()
-        except (EOFError, OSError):
+            show_warnings_on(silent, f"{job.name}: ")
+            pipe.send(_worked(job, silent, quiet=True))
+        except (EOFError, OSError):  # nobody asks any more; what a run raises is in its result
             return
-        torch.set_num_threads(1)  # each worker has one core, unless the config says otherwise
-        pipe.send(_worked(job, silent, quiet=True))
 
 
 def _end_with_parent() -> None:

@@ -142,7 +142,9 @@ def drawn(split: Weighed, size: int) -> Any:
     """Batches of distinct examples."""
 
     def batch(generator: torch.Generator) -> Weighed:
-        chosen = torch.randperm(len(split.labels), generator=generator)[:size].to(split.labels.device)
+        chosen = torch.randperm(len(split.labels), generator=generator)[:size].to(
+            split.labels.device, non_blocking=True
+        )
         return Weighed(*(part[chosen] for part in split))
 
     return batch

@@ -13,7 +13,7 @@ from adambo.data.word_vectors import read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import RnnSnliConfig
 from adambo.experiments.hyper_representation import HyperRepresentation, Pairs, TaskSet, tasks_of
-from adambo.experiments.solver_workload import Encoder, prepare_device
+from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
 from adambo.models.recurrent import PairEncoder, SentenceRNN
 from adambo.sources import key_of
 
@@ -21,12 +21,11 @@ from adambo.sources import key_of
 def build(config: RnnSnliConfig) -> HyperRepresentation:
     device, folder = prepare_device(config), data_folder(config.data_dir)
     vectors = read_vectors(folder, config.vectors)
-    multiple = 8 if config.compile else 1
 
     def pairs(split: Labelled) -> Pairs:
         assert split.second is not None
         first, second = (
-            Sequences(word_ids(texts, vectors.words, config.max_length), device, multiple)
+            Sequences(word_ids(texts, vectors.words, config.max_length), device, padded_to(device))
             for texts in (split.texts, split.second)
         )
         return Pairs(first, second)
@@ -49,6 +48,5 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     torch.manual_seed(config.seed)
     sentence = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
     network = PairEncoder(sentence, config.features).to(device)
-    twice = config.algorithm == "maml" and not config.settings.get("first_order")
-    encoder = Encoder(config, network, lambda called, both: called(*both), twice)
+    encoder = Encoder(config, network, lambda called, both: called(*both))
     return HyperRepresentation(config, encoder, config.features, classes, splits, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,16 @@ def run(
     """
     folder = Path(folder)
     refuse_if_used(folder)
+    refuse_missing_data(configured)
     workload = experiment_named(configured.experiment).build(configured.config)
+    configured = _with_whole_path(configured)
     made = RunFolder.create(
         folder,
         configured.experiment,
         configured.preset,
         configured.values,
         configured.sources,
-        manifest(data_files(configured), command),
+        {**manifest(data_files(configured), command), "experiment": _about(configured)},
     )
     return train(workload, made, plan_of(configured.config, workload), Progress(console, quiet=quiet))
 
@@ -73,10 +76,17 @@ def resume(folder: str | Path, console: Console, *, quiet: bool = False, data_di
     if data_dir is not None:
         configured = configured.changed(data_dir=data_dir)
     before = made.manifest
+    refuse_missing_data(configured)
     _refuse_other_data(made, before, configured)
     with _threads(before):
         workload = experiment_named(configured.experiment).build(configured.config)
         return train(workload, made, plan_of(configured.config, workload), progress)
+
+
+def _about(configured: Configured) -> dict[str, Any]:
+    """What a report has to know about the experiment."""
+    experiment = experiment_named(configured.experiment)
+    return {"metric": experiment.metric, "chance": experiment.chance(configured.config)}
 
 
 def refuse_if_used(folder: Path) -> None:
@@ -116,10 +126,10 @@ def data_files(configured: Configured) -> list[Path]:
 
 
 def refuse_missing_data(configured: Configured) -> None:
-    """Say what is missing before many runs are begun.
+    """Say that a data set is missing before time is spent; of one that is there in part, its reader will say it.
 
     Raises:
-        DataError: For the first file that is not there.
+        DataError: For the first data set of which nothing is there.
     """
     needed = experiment_named(configured.experiment).data(configured.config)
     if not needed:
@@ -128,8 +138,9 @@ def refuse_missing_data(configured: Configured) -> None:
     from adambo.data.files import data_folder
 
     folder = data_folder(configured.config.data_dir)
-    for sentence in (sentence for name in needed for sentence in DATASETS[name].missing(folder)):
-        raise DataError(sentence)
+    for dataset in map(DATASETS.__getitem__, needed):
+        if not dataset.files(folder):
+            raise DataError(dataset.missing(folder)[0])
 
 
 def free_folder(out: Path, configured: Configured) -> Path:
@@ -145,6 +156,14 @@ def free_folder(out: Path, configured: Configured) -> Path:
 def folder_of(out: Path, configured: Configured) -> Path:
     config = configured.config
     return out / configured.experiment / f"{config.algorithm}-seed{config.seed}"
+
+
+def _with_whole_path(configured: Configured) -> Configured:
+    """The run may be gone on with from another folder."""
+    given = configured.config.data_dir
+    if given is None:
+        return configured
+    return replace(configured, config=replace(configured.config, data_dir=str(Path(given).expanduser().absolute())))
 
 
 def _refuse_other_data(made: RunFolder, before: dict[str, Any], configured: Configured) -> None:

@@ -79,19 +79,22 @@ class Encoder:
         config: Says precision and whether to compile.
         network: The modules.
         call: (network, inputs) -> output, one row per example.
-        twice: Whether an algorithm differentiates it twice, for which fused kernels have to stay off.
     """
 
-    def __init__(
-        self, config: RunConfig, network: nn.Module, call: Callable[[Any, Any], Tensor], twice: bool = False
-    ) -> None:
+    def __init__(self, config: RunConfig, network: nn.Module, call: Callable[[Any, Any], Tensor]) -> None:
+        # Only MAML differentiates a whole network twice; for that, fused kernels have to stay off.
+        twice = config.algorithm == "maml" and not config.settings.get("first_order")
         if config.compile and twice:
             raise ConfigError(
                 f"compile=true cannot serve {config.algorithm}, which differentiates the network twice: compiled code "
                 "has no second derivative. Leave compile off, or set settings.first_order=true."
             )
         self.network, self._call, self._twice = network, call, twice
-        self._called: Any = torch.compile(network, dynamic=False) if config.compile else network
+        self._called: Any = network
+        if config.compile:
+            # Several algorithms walk the graph of one forward pass twice; donated buffers last for one walk only.
+            torch._functorch.config.donated_buffer = False
+            self._called = torch.compile(network, dynamic=False)
         self._bf16 = config.precision == "bf16"
 
     def __call__(self, inputs: Any) -> Tensor:
@@ -123,8 +126,13 @@ def judged(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def padded_to(device: torch.device) -> int:
+    """Batches are padded to a multiple of this: on CUDA few shapes mean memory that is used again, and fast kernels."""
+    return 8 if device.type == "cuda" else 1
+
+
 def prepare_device(config: RunConfig) -> torch.device:
-    """Where the run computes; sets, for this process, the number of threads and whether fp32 products may use TensorFloat-32."""
+    """Where the run computes; sets, for the whole process, its threads, and whether products may use TensorFloat-32."""
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -15,7 +15,7 @@ from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
 from adambo.experiments.deep_auc import DeepAuc, Split
-from adambo.experiments.solver_workload import Encoder, prepare_device
+from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
 from adambo.models.recurrent import SentenceRNN
 from adambo.models.transformer import ScoreHead, SentenceTransformer
 from adambo.sources import key_of
@@ -40,7 +40,7 @@ def build(config: TweetAucConfig) -> DeepAuc:
     def table(split: Labelled) -> tuple[Sequences, torch.Tensor]:
         rows = word_ids(split.texts, vectors.words, config.max_length)
         positive = torch.tensor(split.labels, dtype=torch.float32, device=device)
-        return Sequences(rows, device, multiple=8 if config.compile else 1), positive
+        return Sequences(rows, device, padded_to(device)), positive
 
     tweets = read_sentiment140(folder, "train", config.uniform_only)
     kept = imbalanced(tweets.labels, config.positive_share, config.minority_kept, key_of(config.seed, "imbalance"))

@@ -2,8 +2,8 @@
 
     F = (1−p)(s−a)² [positive] + p (s−b)² [negative] + 2(1+alpha)(p s [negative] − (1−p) s [positive]) − p(1−p) alpha²
 
-with the score s of an example and the share p of positives. alpha*(x) = E[s | negative] − E[s | positive], and ∇²yy g is
-2p(1−p) for every batch: a Neumann series with step 1/(2p(1−p)) is exact after one term.
+with the score s of an example and the share p of positives. alpha*(x) = E[s | negative] − E[s | positive], and ∇²yy g
+is 2p(1−p) for every batch: a Neumann series with step 1/(2p(1−p)) is exact after one term.
 """
 
 from __future__ import annotations

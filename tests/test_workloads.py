@@ -1,0 +1,238 @@
+"""Every experiment, with every algorithm it can run: steps, evaluations that touch nothing, states that carry on."""
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from adambo.errors import ConfigError
+from adambo.experiments.catalogue import EXPERIMENTS, Experiment
+from adambo.experiments.configure import configure
+from adambo.problems.hyper_representation import Heads
+
+DATA = Path(os.environ.get("ADAMBO_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+EMBEDDED = ("digits", "digits-cleaning", "cancer-auc")
+ON_FILES = ("bert-trec", "rnn-snli", "auc-transformer", "auc-rnn")
+CASES = [(name, algorithm) for name in EMBEDDED for algorithm in EXPERIMENTS[name].allowed]
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data files of the experiments on text are not here")
+
+
+def built(name, algorithm="adambo", **values):
+    overrides = {key.replace("__", "."): value for key, value in values.items()}
+    if name in ON_FILES:
+        overrides["data_dir"] = str(DATA)
+    return EXPERIMENTS[name].build(configure(name, algorithm, "tiny", overrides).config)
+
+
+def state_of(workload):
+    return copy.deepcopy(workload.state_dict()), torch.get_rng_state()
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+@pytest.mark.filterwarnings("ignore:The lower step size")
+@pytest.mark.parametrize(("name", "algorithm"), CASES)
+def test_a_state_carries_on_bit_for_bit_and_an_evaluation_touches_nothing(name, algorithm):
+    whole = built(name, algorithm)
+    whole.begin()
+    for number in range(2):
+        whole.step(number)
+    whole.end_epoch(0)
+    before = state_of(whole)
+    scores = whole.evaluate()
+    assert same(before, state_of(whole))
+    assert 0 <= scores["test"][whole.metric] <= 1
+
+    resumed = built(name, algorithm)
+    resumed.load_state_dict(before[0])
+    torch.set_rng_state(before[1])
+    assert resumed.evaluate() == scores
+    torch.set_rng_state(before[1])
+    losses = [whole.step(number).item() for number in range(2, 4)]
+    torch.set_rng_state(before[1])
+    assert [resumed.step(number).item() for number in range(2, 4)] == losses
+    assert same(whole.state_dict(), resumed.state_dict())
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_same_seed_makes_the_same_run_and_another_seed_another(name):
+    losses = []
+    for seed in (0, 0, 1):
+        workload = built(name, seed=seed)
+        workload.begin()
+        losses.append([workload.step(number).item() for number in range(2)])
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_every_algorithm_of_a_comparison_is_judged_on_the_same_data_and_starts_from_the_same_network(name):
+    experiment = EXPERIMENTS[name]
+    assert isinstance(experiment, Experiment)
+    first = {algorithm: built(name, algorithm).evaluate() for algorithm in ("adambo", "slip", "saba", "adam")}
+    reference = first["adambo"]["test"][experiment.metric]
+    assert all(scores["test"][experiment.metric] == reference for scores in first.values())
+
+
+def test_each_epoch_visits_every_task_once():
+    workload = built("digits")
+    visited = torch.cat([workload.draw(number).upper[0].ids for number in range(workload.steps_per_epoch)])
+    assert visited.sort().values.tolist() == list(range(20))
+    later = torch.cat([workload.draw(number + workload.steps_per_epoch).upper[0].ids for number in range(2)])
+    assert visited.tolist() != later.tolist()
+
+
+def test_tasks_of_the_splits_share_no_example():
+    workload = built("digits", validation=0.3)
+    used = {name: set(split.tasks.examples.flatten().tolist()) for name, split in workload.splits.items()}
+    assert used.keys() == {"train", "validation", "test"}
+    assert not used["train"] & used["test"]
+    assert not used["train"] & used["validation"]
+    assert not used["validation"] & used["test"]
+
+
+def test_a_table_of_slots_names_the_same_tasks_in_every_epoch():
+    workload = built("digits", "saba")
+    seen = {}
+    for number in range(3 * workload.steps_per_epoch):
+        draw = workload.draw(number)
+        assert seen.setdefault(draw.slot, draw.upper[0].ids.tolist()) == draw.upper[0].ids.tolist()
+    assert len(seen) == workload.steps_per_epoch
+
+
+@pytest.mark.parametrize("adapter", ["per_task", "shared"])
+def test_accuracy_is_what_a_hand_count_gives(adapter):
+    workload = built("digits", adapter=adapter, fine_tune_steps=2, fine_tune_lr=0.3)
+    workload.begin()
+    for number in range(2):
+        workload.step(number)
+    scores, encoder = workload.evaluate(), workload.encoder.network.eval()
+    for name in ("train", "test"):
+        inputs, tasks = workload.splits[name]
+        right = total = 0
+        for task, (examples, labels) in enumerate(zip(tasks.examples, tasks.labels, strict=True)):
+            with torch.no_grad():
+                features = encoder(inputs.take(examples))
+            n, row = tasks.support, task if adapter == "per_task" else 0
+            weights, biases = (part[row].detach().clone() for part in workload.heads)
+            if name == "test" and adapter == "per_task":  # there is no head for a task that was never visited
+                weights, biases = torch.zeros_like(weights), torch.zeros_like(biases)
+            for _ in range(2):
+                weights.requires_grad_(), biases.requires_grad_()
+                loss = torch.nn.functional.cross_entropy(features[:n] @ weights.T + biases, labels[:n])
+                loss = loss + workload.config.mu / 2 * (weights.square().sum() + biases.square().sum())
+                gradients = torch.autograd.grad(loss, (weights, biases))
+                weights, biases = (
+                    (part - 0.3 * gradient).detach()
+                    for part, gradient in zip((weights, biases), gradients, strict=True)
+                )
+            answers = (features[n:] @ weights.T + biases).argmax(1)
+            right += int((answers == labels[n:]).sum())
+            total += len(answers)
+        assert scores[name]["accuracy"] == pytest.approx(right / total)
+
+
+def test_heads_have_one_row_per_task_or_one_for_all():
+    assert len(built("digits").heads.biases) == 20
+    assert len(built("digits", adapter="shared").heads.biases) == 1
+    assert len(built("digits", "maml").heads.biases) == 1
+    assert isinstance(built("digits").heads, Heads)
+
+
+def test_auc_is_that_of_the_whole_split_by_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    workload = built("cancer-auc")
+    for number in range(3):
+        workload.step(number)
+    scores = workload.evaluate()
+    with torch.no_grad():
+        test = workload._judged["test"]
+        values = workload.encoder.network.eval()(test.take(test.groups[0])).sigmoid()
+    expected = metrics.roc_auc_score(test.positive[test.groups[0]], values)
+    assert scores["test"]["auc"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_share_of_positives_in_the_loss_is_that_of_the_training_data():
+    workload = built("cancer-auc", positive_share=0.8)
+    chosen = torch.cat([group for half in workload._halves for group in half.groups])
+    assert workload.p == pytest.approx(float(workload._halves[0].positive[chosen].mean()))
+    assert workload.p == pytest.approx(0.8, abs=0.01)
+
+
+def test_cleaning_flips_just_the_share_of_labels_it_says():
+    workload = built("digits-cleaning", wrong_share=0.25)
+    assert int(workload._wrong.sum()) == 50
+    assert built("digits-cleaning", wrong_share=0.0).evaluate()["weights"]["recall"] == 0.0
+
+
+def test_cleaning_finds_wrong_labels():
+    workload = EXPERIMENTS["digits-cleaning"].build(configure("digits-cleaning", "slip").config)
+    workload.begin()
+    for number in range(240):
+        workload.step(number)
+    found = workload.evaluate()["weights"]
+    assert found["precision"] > 0.85
+    assert found["recall"] > 0.85
+
+
+def test_cube_root_decay_follows_the_epochs():
+    workload = built("digits", "sustain", decay="cube_root", settings__lr=0.8)
+    rates = []
+    for epoch in range(3):
+        rates.append(workload.solver.upper_optimizer.param_groups[0]["lr"])
+        for number in range(2):
+            workload.step(2 * epoch + number)
+        workload.end_epoch(epoch)
+    assert rates == pytest.approx([0.8 * (epoch + 2) ** (-1 / 3) for epoch in range(3)])
+
+
+def test_compiling_what_maml_differentiates_twice_is_refused():
+    with pytest.raises(ConfigError, match="differentiates the network twice"):
+        built("digits", "maml", compile=True)
+
+
+@needs_data
+@pytest.mark.filterwarnings("ignore:The lower step size")
+@pytest.mark.parametrize("name", ON_FILES)
+def test_experiments_on_text_step_evaluate_and_carry_on(name):
+    whole = built(name)
+    whole.begin()
+    for number in range(2):
+        whole.step(number)
+    before = state_of(whole)
+    scores = whole.evaluate()
+    assert same(before, state_of(whole))
+    resumed = built(name)
+    resumed.load_state_dict(before[0])
+    assert resumed.evaluate() == scores
+    torch.set_rng_state(before[1])
+    expected = whole.step(2).item()
+    torch.set_rng_state(before[1])
+    assert resumed.step(2).item() == expected
+
+
+@needs_data
+@pytest.mark.parametrize("algorithm", ["maml", "anil", "saba", "borep"])
+def test_other_kinds_of_steps_work_on_bert(algorithm):
+    workload = built("bert-trec", algorithm)
+    workload.begin()
+    assert torch.isfinite(workload.step(0))
+
+
+@needs_data
+def test_dropout_is_off_in_evaluations_and_on_in_training():
+    with_dropout, without = built("bert-trec", dropout=0.5), built("bert-trec", dropout=0.0)
+    assert with_dropout.evaluate() == with_dropout.evaluate() == without.evaluate()
+    for workload in (with_dropout, without):
+        workload.begin()  # heads are zero before, and then features are of no consequence
+    assert with_dropout.step(0).item() != without.step(0).item()
