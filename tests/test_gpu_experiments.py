@@ -79,10 +79,11 @@ def test_precisions_agree_to_their_digits(name):
         workload = built(name, precision=precision, dropout=0.0)
         workload.begin()
         losses[precision] = [workload.step(number).item() for number in range(3)]
-    assert losses["tf32"] == pytest.approx(losses["fp32"], rel=1e-2)
+    assert losses["tf32"] == pytest.approx(losses["fp32"], rel=1e-2, abs=1e-3)
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=5e-2, abs=5e-3)
 
 
+@pytest.mark.filterwarnings("ignore")  # the compiler has much to say
 def test_a_compiled_encoder_makes_the_same_steps():
     losses = []
     for compiled in (False, True):

@@ -105,7 +105,7 @@ class _Training:
         self.loss = MeanLoss()
         self.evaluated = self.saved = -1  # the last step at which it was done
         self.seconds = 0.0
-        self._since = time.perf_counter()
+        self._since: float | None = time.perf_counter()  # None while the clock is stopped
         self._events: Events | None = None
 
     def go(self) -> Outcome:
@@ -236,8 +236,10 @@ class _Training:
     def _spent(self) -> tuple[int, int, float, int]:
         """What a budget wants to know."""
         calls = oracle_calls(self.workload.oracles()) if self.plan.budget.oracle_calls is not None else 0
-        seconds = self.seconds + time.perf_counter() - self._since
-        return self.step, self.workload.steps_per_epoch, seconds, calls
+        return self.step, self.workload.steps_per_epoch, self._seconds_now(), calls
+
+    def _seconds_now(self) -> float:
+        return self.seconds if self._since is None else self.seconds + time.perf_counter() - self._since
 
     def _show(self, loss: float | None) -> None:
         spent = self._spent()
@@ -248,7 +250,7 @@ class _Training:
     def _clock_stopped(self) -> Iterator[None]:
         """For what is not training. Waits for the device first: its work counts, and a bad value comes to light."""
         self.workload.check()
-        self.seconds += time.perf_counter() - self._since
+        self.seconds, self._since = self._seconds_now(), None
         try:
             yield
         finally:
