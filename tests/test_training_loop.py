@@ -335,9 +335,17 @@ def test_seconds_are_those_of_warm_start_and_steps_and_go_on_after_a_stop(tmp_pa
             clock.now += 300
             return super().state_dict()
 
+    class Told(Progress):
+        def advanced(self, step, limit, seconds, share, loss):
+            told.append((step, seconds))
+
+    told = []
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     path, plan = tmp_path / "run", Plan(Budget(seconds=22.5), 6, 5, events=False)
-    assert train_toy(path, Timed(on_step=stop_at(7)), plan).step == 8
+    progress = Told(Console(quiet=True), quiet=True)
+    assert train_toy(path, Timed(on_step=stop_at(7)), plan, progress).step == 8
+    assert set(told) >= {(0, 10.0), (6, 16.0)}
+    assert all(seconds == 10 + step for step, seconds in told)
     clock.now += 1e5
     assert train_toy(path, Timed(), plan) == Outcome("finished", "The budget is spent: seconds=22.5.", 13)
     evaluations = RunFolder.open(path).evaluations

@@ -236,3 +236,154 @@ def test_dropout_is_off_in_evaluations_and_on_in_training():
     for workload in (with_dropout, without):
         workload.begin()  # heads are zero before, and then features are of no consequence
     assert with_dropout.step(0).item() != without.step(0).item()
+
+
+def warm_started(workload):
+    """The batches of every call of the warm start."""
+    seen = []
+    original = workload.solver.warm_start
+    workload.solver.warm_start = lambda batches: seen.append(list(batches)) or original(seen[-1])
+    workload.begin()
+    return seen
+
+
+def test_a_warm_start_makes_so_many_steps_on_the_head_of_every_task():
+    workload = built("digits", warm_start=3)
+    visits = torch.cat([batch.ids for batches in warm_started(workload) for batch in batches])
+    assert torch.bincount(visits, minlength=20).tolist() == [3] * 20
+
+
+@pytest.mark.parametrize("values", [{"adapter": "shared"}, {"algorithm": "anil"}])
+def test_a_warm_start_of_a_single_head_makes_so_many_steps_in_all(values):
+    workload = built("digits", **{"warm_start": 3, **values})
+    assert sum(len(batches) for batches in warm_started(workload)) == 3
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_plain_adam_has_nothing_to_warm_up(name):
+    workload = built(name, "adam", warm_start=3)
+    before = copy.deepcopy(workload.state_dict())
+    workload.begin()
+    assert same(before, workload.state_dict())
+    assert torch.isfinite(workload.step(0))
+
+
+def test_plain_adam_learns_from_both_halves():
+    workload = built("cancer-auc", "adam")
+    lower, upper = (set(torch.cat(half.groups).tolist()) for half in workload._halves)
+    seen = set()
+    inputs = workload._halves[0].take(torch.arange(569))
+    for number in range(30):
+        for row in workload.draw(number).upper[0].inputs:
+            seen.add(int((inputs == row).all(1).nonzero()[0, 0]))
+    assert seen & lower
+    assert seen & upper
+    assert seen <= lower | upper
+
+
+def test_upper_batches_come_from_one_half_and_lower_ones_from_the_other():
+    workload = built("cancer-auc")
+    lower, upper = (half.take(torch.cat(half.groups)) for half in workload._halves)
+    draw = workload.draw(0)
+    for role, half in (("upper", upper), ("lower", lower), ("cross", lower), ("hessian", lower)):
+        for batch in getattr(draw, role):
+            assert all((half == row).all(1).any() for row in batch.inputs)
+
+
+def test_vrbo_gets_its_large_batch():
+    workload = built("cancer-auc", "vrbo", snapshot_batch=50)
+    draw = workload.draw(0)
+    assert len(draw.upper[0]) == 32
+    assert len(draw.snapshot.upper[0]) == len(draw.snapshot.lower[0]) == 50
+
+
+def test_a_large_batch_that_no_half_can_give_is_refused():
+    with pytest.raises(ConfigError, match="snapshot_batch=500: each level has"):
+        built("cancer-auc", "vrbo", snapshot_batch=500)
+    assert built("cancer-auc", "adambo", snapshot_batch=500).draw(0) is not None
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_level_of_a_random_series_depends_on_the_step_and_the_seed(name):
+    levels = [[built(name, "ttsa", seed=seed).draw(number).level for number in range(30)] for seed in (0, 1)]
+    assert set(levels[0]) == set(levels[1]) == set(range(built(name, "ttsa").solver.needs.levels))
+    assert levels[0] != levels[1]
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_the_test_split_is_the_same_whatever_is_held_out(name):
+    assert built(name).evaluate()["test"].keys() == built(name, validation=0.2).evaluate()["test"].keys()
+    if name == "digits":
+        pairs = [built(name, validation=share).splits["test"].tasks.examples for share in (0.0, 0.2)]
+    elif name == "cancer-auc":
+        pairs = [built(name, validation=share)._judged["test"].groups[0] for share in (0.0, 0.2)]
+    else:
+        pairs = [built(name, validation=share)._splits["test"].inputs for share in (0.0, 0.2)]
+    assert torch.equal(*pairs)
+
+
+def test_what_cleaning_holds_out_is_neither_trained_on_nor_tested_on():
+    workload = built("digits-cleaning", validation=0.2)
+    held_out, test = (workload._splits[name].inputs for name in ("validation", "test"))
+    assert len(held_out) == 40
+    assert len(workload._wrong) == 160
+    trained = torch.cat([workload.draw(number).lower[0].inputs for number in range(12)])
+    for image in held_out:
+        assert not (test == image).all(1).any()
+        assert not (trained == image).all(1).any()
+
+
+def test_tables_of_saba_are_filled_before_the_first_step():
+    workload = built("digits", "saba")
+    workload.begin()
+    tables = workload.state_dict()["solver"]["own"]["tables"]
+    assert any(bool(torch.count_nonzero(tensor)) for tensor in tensors_in(tables))
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for child in children for tensor in tensors_in(child)]
+
+
+def test_slots_follow_from_the_data_and_are_not_to_be_set():
+    with pytest.raises(ConfigError, match=r"settings\.lower_slots follows from the data"):
+        built("digits", "saba", settings__lower_slots=5)
+
+
+@pytest.mark.parametrize("p", [0.8, 0.9])
+def test_an_automatic_neumann_step_is_the_exact_one_for_auc(p):
+    inverse = {"settings__inverse__method": "neumann", "settings__inverse__step": "auto"}
+    workload = built("cancer-auc", positive_share=p, **inverse)
+    assert workload.solver.inverse.step == pytest.approx(1 / (2 * workload.p * (1 - workload.p)))
+
+
+@needs_data
+def test_trec_tasks_share_no_text_between_splits_nor_within_a_task():
+    from adambo.data.trec import read_trec
+
+    workload = built("bert-trec", validation=0.2, tasks=200, test_tasks=200, tasks_per_step=20)
+    texts = {"train": read_trec(DATA, "train").texts, "test": read_trec(DATA, "test").texts}
+    texts["validation"] = texts["train"]
+    used = {}
+    for name, split in workload.splits.items():
+        asked = [[texts[name][k].lower() for k in task] for task in split.tasks.examples.tolist()]
+        assert all(len(set(task)) == len(task) for task in asked)
+        used[name] = {text for task in asked for text in task}
+    assert not used["train"] & used["test"]
+    assert not used["train"] & used["validation"]
+    assert not used["validation"] & used["test"]
+
+
+@needs_data
+def test_snli_validation_shares_no_premise_with_training(monkeypatch):
+    from adambo.experiments import rnn_snli
+
+    taken = []
+    original = rnn_snli.word_ids
+    monkeypatch.setattr(rnn_snli, "word_ids", lambda texts, *rest: taken.append(set(texts)) or original(texts, *rest))
+    built("rnn-snli", validation=0.5, tasks=200, test_tasks=200, tasks_per_step=20)
+    train, _, validation, *_ = taken  # premises and hypotheses of each split, in turn
+    assert len(train) > 100
+    assert not {text.lower() for text in train} & {text.lower() for text in validation}

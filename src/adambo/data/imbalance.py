@@ -74,6 +74,26 @@ def halves(indices: Sequence[int], labels: Sequence[int], seed: int) -> tuple[li
     return sorted(parts[0]), sorted(parts[1])
 
 
+def stratified(labels: Sequence[int], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """0 ... len(labels) - 1 divided at random: (kept, held out), the same share of each class held out, up to rounding.
+
+    If the share is not 0, both parts get some of every class.
+
+    Raises:
+        DataError: If a class has a single example.
+    """
+    kept: list[int] = []
+    held_out: list[int] = []
+    for label, members in members_by_class(labels, range(len(labels))).items():
+        if share > 0 and len(members) < 2:
+            raise DataError(f"Class {label} has one example; a part of every class is to be held out, and one kept.")
+        random.Random(key_of(seed, "stratified", label)).shuffle(members)
+        count = min(max(round(share * len(members)), 1), len(members) - 1) if share > 0 else 0
+        held_out += members[:count]
+        kept += members[count:]
+    return sorted(kept), sorted(held_out)
+
+
 def members_by_class(labels: Sequence[int], indices: Sequence[int]) -> dict[int, list[int]]:
     """The indices of each class that occurs, in the order given; the classes in rising order."""
     members: dict[int, list[int]] = {}

@@ -113,6 +113,21 @@ def _places(
     )
 
 
+def distinct_indices(texts: Sequence[str], apart_from: Sequence[str] = ()) -> list[int]:
+    """The first place of each text that is not among `apart_from`; case does not matter.
+
+    Example:
+        >>> distinct_indices(["Who?", "What?", "who?", "When?"], apart_from=["When?"])
+        [0, 1]
+    """
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first.setdefault(text.lower(), place)
+    for text in apart_from:
+        first.pop(text.lower(), None)
+    return list(first.values())
+
+
 def split_indices(
     count: int, share: float, seed: int, groups: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:

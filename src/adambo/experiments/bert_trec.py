@@ -7,7 +7,7 @@ import torch
 from adambo.data.catalogue import locate_word_pieces
 from adambo.data.files import data_folder
 from adambo.data.sequences import Sequences
-from adambo.data.tasks import split_indices
+from adambo.data.tasks import distinct_indices, split_indices
 from adambo.data.trec import read_trec
 from adambo.data.word_pieces import read_vocabulary, word_piece_ids
 from adambo.experiments.config import BertTrecConfig
@@ -26,7 +26,10 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
         Sequences(word_piece_ids(split.texts, vocabulary, config.max_length), device, padded_to(device))
         for split in (train, test)
     ]
-    kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"))
+    # 72 questions of the training file are repeats, and 11 are in the test file too: each is used once, on one side.
+    distinct = distinct_indices(train.texts, apart_from=test.texts)
+    split = split_indices(len(distinct), config.validation, key_of(config.seed, "validation"))
+    kept, held_out = ([distinct[k] for k in part] for part in split)
     classes = len(train.classes)
     splits = {"train": TaskSet(tables[0], tasks_of(config, train.labels, classes, "train", kept))}
     if held_out:

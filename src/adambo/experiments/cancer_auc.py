@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from adambo.data.imbalance import halves, imbalanced
+from adambo.data.imbalance import halves, imbalanced, stratified
 from adambo.data.tasks import split_indices
 from adambo.experiments.config import CancerAucConfig
 from adambo.experiments.deep_auc import DeepAuc, Split
@@ -27,7 +27,7 @@ def build(config: CancerAucConfig) -> DeepAuc:
     malignant = min(len(rest) - benign, int(benign * (1 - config.positive_share) / config.positive_share))
     chosen = imbalanced([labels[k] for k in rest], config.positive_share, malignant, key_of(config.seed, "imbalance"))
     train = [rest[k] for k in chosen]
-    kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"))
+    kept, held_out = stratified([labels[k] for k in train], config.validation, key_of(config.seed, "validation"))
     training = [train[k] for k in kept]
 
     measured = torch.tensor(table.data, dtype=torch.float32)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from adambo.algorithms import Algorithm
+from adambo.algorithms import SABA, Algorithm
 from adambo.draw import Draw
+from adambo.errors import ConfigError
 from adambo.experiments.config import AucConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
@@ -31,6 +32,9 @@ class Split(NamedTuple):
     take: Take
     positive: Tensor  # on the device
     groups: list[Tensor]  # all numbers, those of similar length together; on the host
+
+    def of_any_length(self) -> Split:
+        return self._replace(groups=[torch.cat(self.groups)])
 
     def examples(self, indices: Tensor) -> Examples:
         return Examples(self.take(indices), self.positive[indices.to(self.positive.device, non_blocking=True)])
@@ -63,6 +67,7 @@ class DeepAuc(SolverWorkload):
         self._score = torch.sigmoid if config.score == "sigmoid" else _unchanged
         self._margin = config.margin
         size = config.batch_size
+        _refuse_large_batches(config, min(sum(map(len, half.groups)) for half in self._halves))
         solver: Algorithm
         if config.algorithm == "adam":
             solver = PlainAdam(self._cross_entropy(), **config.settings)
@@ -74,10 +79,13 @@ class DeepAuc(SolverWorkload):
             slots = [_slots(half, size) for half in (lower, upper)] if config.algorithm == "saba" else []
             sizes = [[len(batch) for batch in half] for half in slots]  # batches of unequal size weigh unequally
             tables = {"lower_slots": sizes[0], "upper_slots": sizes[1]} if slots else {}
-            solver = build_solver(config.algorithm, problem, config.settings, **tables)
+            solver = build_solver(config.algorithm, problem, with_known_curvature(config.settings, p), **tables)
             above: Any = slots[1] if slots else drawn(upper, size)
             below: Any = slots[0] if slots else drawn(lower, size)
-            large = (drawn(upper, config.snapshot_batch), drawn(lower, config.snapshot_batch))
+            large = (
+                drawn(upper.of_any_length(), config.snapshot_batch),
+                drawn(lower.of_any_length(), config.snapshot_batch),
+            )
             self._stream = draws(above, below, solver.needs, config.seed, snapshot=None if slots else large)
         steps = -(-sum(len(group) for group in lower.groups) // size)
         super().__init__(config, solver, steps_per_epoch=steps, metric="auc")
@@ -96,11 +104,12 @@ class DeepAuc(SolverWorkload):
     @staticmethod
     def _from_both(lower: Split, upper: Split, size: int) -> Callable[[torch.Generator], Examples]:
         """Batches of the same size as one of each level's together, from all training data."""
-        groups = [torch.cat(pair) for pair in zip(lower.groups, upper.groups, strict=True)]
-        return drawn(lower._replace(groups=groups), 2 * size)  # both halves are parts of one table
+        return drawn(lower._replace(groups=[*lower.groups, *upper.groups]), 2 * size)  # parts of one table
 
     def begin(self) -> None:
         self.solver.warm_start(self._stream.warm_start_batches(self.config.warm_start))
+        if isinstance(self.solver, SABA):
+            self.solver.fill_memory(*self._stream.slot_batches())
 
     def draw(self, number: int) -> Draw:
         if self._stream.step != number:
@@ -114,15 +123,18 @@ class DeepAuc(SolverWorkload):
 
     def _judge(self, parts: Sequence[Split]) -> dict[str, float]:
         """AUC over whole splits, not a mean over batches."""
-        scores, positive = [], []
+        outputs: list[Tensor] = []
+        positive: list[Tensor] = []
         for split in parts:
             chunks = [chunk for group in split.groups for chunk in torch.split(group, JUDGED_AT_ONCE)]
-            logits = self.encoder.judged(split.take(chunk) for chunk in chunks)
-            scores += [self._score(part) for part in logits]
+            outputs += self.encoder.judged(split.take(chunk) for chunk in chunks)
             positive += [split.positive[chunk.to(split.positive.device)] for chunk in chunks]
-        s, c = torch.cat(scores), torch.cat(positive)
+        s, c = self._score(torch.cat(outputs)), torch.cat(positive)
         a, b, alpha = self.variables.a, self.variables.b, self.variables.alpha
-        loss = auc_loss(s, c, a, b, alpha, self.p, self._margin)
+        if isinstance(self.solver, PlainAdam):
+            loss = nn.functional.binary_cross_entropy_with_logits(torch.cat(outputs) + b, c)
+        else:
+            loss = auc_loss(s, c, a, b, alpha, self.p, self._margin)
         return {"auc": auroc(s, c.long()), "loss": loss.item()}
 
 
@@ -130,7 +142,7 @@ def drawn(split: Split, size: int) -> Callable[[torch.Generator], Examples]:
     """Batches of distinct examples of similar length; a group is chosen in proportion to its size.
 
     Every example is then equally likely, so a mean over the batch is an unbiased estimate of the mean over the split.
-    A group smaller than a batch gives all it has.
+    (A group that is smaller than a batch gives all it has.)
     """
     numbers = [group.tolist() for group in split.groups]
 
@@ -140,6 +152,23 @@ def drawn(split: Split, size: int) -> Callable[[torch.Generator], Examples]:
         return split.examples(torch.tensor(chance.sample(group, min(size, len(group)))))
 
     return batch
+
+
+def with_known_curvature(settings: Mapping[str, Any], p: float) -> dict[str, Any]:
+    """A Neumann series whose step is "auto" gets 1/(2p(1−p)): the curvature need not be measured."""
+    inverse = settings.get("inverse") or {}
+    if inverse.get("method") != "neumann" or inverse.get("step", "auto") != "auto":
+        return dict(settings)
+    return {**settings, "inverse": {**inverse, "step": 1 / (2 * p * (1 - p))}}
+
+
+def _refuse_large_batches(config: AucConfig, half: int) -> None:
+    sizes = {"batch_size": config.batch_size}
+    if config.algorithm in ("vrbo", "vradambo"):
+        sizes["snapshot_batch"] = config.snapshot_batch
+    for name, size in sizes.items():
+        if size > half:
+            raise ConfigError(f"{name}={size}: each level has {half} examples to draw from. Give {half} or fewer.")
 
 
 def _slots(split: Split, size: int) -> list[Examples]:

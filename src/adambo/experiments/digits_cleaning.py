@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adambo.algorithms import Algorithm
+from adambo.algorithms import SABA, Algorithm
 from adambo.experiments.config import DigitsCleaningConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
@@ -76,6 +76,8 @@ class DigitsCleaning(SolverWorkload):
 
     def begin(self) -> None:
         self.solver.warm_start(self._stream.warm_start_batches(self.config.warm_start))
+        if isinstance(self.solver, SABA):
+            self.solver.fill_memory(*self._stream.slot_batches())
 
     def draw(self, number: int) -> Any:
         if self._stream.step != number:
@@ -113,8 +115,9 @@ def build(config: DigitsCleaningConfig) -> DigitsCleaning:
     chance = random.Random(key_of(config.seed, "split"))
     order = chance.sample(range(len(digits.target)), len(digits.target))
     train, clean = order[: config.train_examples], order[config.train_examples :][: config.clean_examples]
-    rest = order[config.train_examples + config.clean_examples :]
-    held_out = rest[: round(config.validation * len(rest))]
+    test = order[config.train_examples + config.clean_examples :]
+    kept = len(train) - round(config.validation * len(train))
+    train, held_out = train[:kept], train[kept:]
 
     labels = torch.tensor(digits.target)
     wrong = torch.zeros(len(train), dtype=torch.bool)
@@ -127,7 +130,7 @@ def build(config: DigitsCleaningConfig) -> DigitsCleaning:
         return Weighed(torch.arange(len(chosen), device=device), images[chosen].to(device), named.to(device))
 
     splits = {"validation": examples(held_out, labels[held_out])} if held_out else {}
-    splits["test"] = examples(rest[len(held_out) :], labels[rest[len(held_out) :]])
+    splits["test"] = examples(test, labels[test])
     torch.manual_seed(config.seed)
     return DigitsCleaning(config, examples(train, given), examples(clean, labels[clean]), splits, wrong.to(device))
 

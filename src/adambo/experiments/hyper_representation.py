@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from adambo.algorithms import ANIL, MAML, Algorithm
+from adambo.algorithms import ANIL, MAML, SABA, Algorithm
 from adambo.data.tasks import Tasks, sample_tasks
 from adambo.draw import Draw
 from adambo.experiments.config import HyperRepresentationConfig
@@ -65,6 +65,7 @@ class HyperRepresentation(SolverWorkload):
         self.encoder, self.splits, self.device = encoder, splits, device
         self._meta_learns = config.algorithm in ("maml", "anil")
         single = self._meta_learns or config.adapter == "shared" or config.algorithm == "adam"
+        self._per_task = not single
         count = 1 if single else config.tasks
         self.heads = Heads(
             nn.Parameter(torch.zeros(count, classes, features, device=device)),
@@ -93,8 +94,16 @@ class HyperRepresentation(SolverWorkload):
         return EncoderHeadProblem(two_levels.encoder, loss, loss, self.encoder.network, list(self.heads))
 
     def begin(self) -> None:
-        for chunk in torch.arange(self._config.tasks).view(-1, self._config.tasks_per_step):
-            self.solver.warm_start([self._episodes(chunk)] * self.config.warm_start)
+        chunks = permutation(self.config.seed, 0, self._config.tasks).view(self.steps_per_epoch, -1)
+        steps = self.config.warm_start
+        if self._per_task:
+            for chunk in chunks:
+                self.solver.warm_start([self._episodes(chunk)] * steps)
+        else:  # one head makes so many steps in all
+            self.solver.warm_start([self._episodes(chunks[k % len(chunks)]) for k in range(steps)])
+        if isinstance(self.solver, SABA):
+            episodes = [self._episodes(chunk) for chunk in chunks]
+            self.solver.fill_memory(lower=episodes, upper=episodes)
 
     def draw(self, number: int) -> Any:
         epoch, place = divmod(number, self.steps_per_epoch)
@@ -135,14 +144,14 @@ class HyperRepresentation(SolverWorkload):
         features = self._features_of(split)
         labels, n = split.tasks.labels.to(self.device), split.tasks.support
         start = self.heads
-        if not own and len(start.biases) > 1:
+        if not own and self._per_task:
             start = Heads(*(torch.zeros_like(part[:1]) for part in self.heads))
         heads = fine_tuned(
             start, features[:, :n], labels[:, :n], self._mu, self._config.fine_tune_steps, self._config.fine_tune_lr
         )
         right = heads.logits(features[:, n:]).argmax(1) == labels[:, n:]
         loss = heads.losses(features[:, n:], labels[:, n:]).mean()
-        return {"accuracy": right.float().mean().item(), "loss": loss.item()}
+        return {"accuracy": int(right.sum()) / right.numel(), "loss": loss.item()}
 
     def _features_of(self, split: TaskSet) -> Tensor:
         """(task, example, feature); an example that occurs in several tasks is encoded once."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from torch.optim import Adam
 
 from adambo.algorithms import Algorithm, Info
 from adambo.algorithms.optimizers import checked_rate, fused, sgd
-from adambo.draw import Draw, Needs
+from adambo.draw import Batch, Draw, Needs
 from adambo.problem import Problem
 from adambo.products import gradient
 from adambo.vectors import Vector
@@ -44,6 +45,9 @@ class PlainAdam(Algorithm):
 
     def _moved_above(self) -> Vector:
         return self.theta
+
+    def warm_start(self, lower_batches: Iterable[Batch]) -> None:
+        """There is no lower level, so there is nothing to do."""
 
     def advance(self, draw: Draw) -> Info:
         point = self.problem.at(draw, self.ledger)

@@ -33,7 +33,8 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     train, test = read_snli(folder, "train"), read_snli(folder, "test")
     classes = len(train.classes)
     # A premise occurs in several pairs; all of them are on one side, so that no premise is on both.
-    kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"), groups=train.texts)
+    premises = [text.lower() for text in train.texts]
+    kept, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"), groups=premises)
     chosen = {"train": tasks_of(config, train.labels, classes, "train", kept)}
     if held_out:
         chosen["validation"] = tasks_of(config, train.labels, classes, "validation", held_out)

@@ -126,7 +126,14 @@ def try_out(algorithm: str, settings: Mapping[str, Any]) -> None:
 
 
 def build_solver(algorithm: str, problem: Problem, settings: Mapping[str, Any], **extra: Any) -> Algorithm:
-    """The algorithm with these settings; `extra` is for those that they leave out."""
+    """The algorithm with these settings, and with what the experiment alone can know.
+
+    Raises:
+        ConfigError: For a setting that is the experiment's.
+    """
+    for name in extra:
+        if name in settings:
+            raise ConfigError(f"settings.{name} follows from the data and the size of batches here; leave it out.")
     return _built(algorithm, problem, {**extra, **in_types(algorithm, settings)})
 
 

@@ -50,7 +50,10 @@ class Search:
     def configured(self, values: Mapping[str, Any]) -> Configured:
         made = self.make(values)
         held_out = made.config.validation or (HELD_OUT if self.objective == "validation" else 0.0)
-        return replace(made, config=replace(made.config, validation=held_out))
+        if held_out == made.config.validation:
+            return made
+        sources = {**made.sources, "validation": "ours: a sweep chooses by data that are held out"}
+        return replace(made, config=replace(made.config, validation=held_out), sources=sources)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 from adambo.data.files import data_folder
-from adambo.data.imbalance import halves, imbalanced
+from adambo.data.imbalance import halves, imbalanced, stratified
 from adambo.data.labelled import Labelled
 from adambo.data.sentiment140 import read_sentiment140
 from adambo.data.sequences import Sequences
-from adambo.data.tasks import split_indices
 from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
@@ -45,12 +44,12 @@ def build(config: TweetAucConfig) -> DeepAuc:
     tweets = read_sentiment140(folder, "train", config.uniform_only)
     kept = imbalanced(tweets.labels, config.positive_share, config.minority_kept, key_of(config.seed, "imbalance"))
     train = tweets.select(kept)
-    training, held_out = split_indices(len(train), config.validation, key_of(config.seed, "validation"))
+    training, held_out = stratified(train.labels, config.validation, key_of(config.seed, "validation"))
     train_table, train_positive = table(train)
 
     def split(indices: list[int]) -> Split:
-        groups = train_table.buckets(torch.tensor(indices), config.length_buckets)
-        return Split(train_table.take, train_positive, groups)
+        count = max(1, min(config.length_buckets, len(indices) // (2 * config.batch_size)))  # a group fills a batch
+        return Split(train_table.take, train_positive, train_table.buckets(torch.tensor(indices), count))
 
     lower, upper = (split(half) for half in halves(training, train.labels, key_of(config.seed, "halves")))
     judged = {"validation": split(held_out)} if held_out else {}
