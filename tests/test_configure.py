@@ -105,7 +105,8 @@ def test_a_solver_is_built_with_its_inverse_and_what_the_experiment_adds() -> No
     saba = build_solver("saba", problem, {"lr": 0.1}, lower_slots=4, upper_slots=6)
     assert isinstance(saba, SABA)
     assert saba.needs.slots == (4, 6)
-    assert build_solver("saba", problem, {"lower_slots": 9}, lower_slots=4, upper_slots=6).needs.slots == (9, 6)
+    with pytest.raises(ConfigError, match=r"settings\.lower_slots follows from the data"):
+        build_solver("saba", problem, {"lower_slots": 9}, lower_slots=4, upper_slots=6)
 
 
 def test_the_slots_of_a_table_and_an_endless_radius_are_left_to_experiment_and_class() -> None:
