@@ -185,7 +185,10 @@ class DigitsConfig(HyperRepresentationConfig):
 
 @dataclass(kw_only=True)
 class AucConfig(RunConfig):
-    """AUC as a min-max problem: x = (network, a, b), y = alpha; the lower loss is the negative upper one."""
+    """AUC as a min-max problem: x = (network, a, b), y = alpha; the lower loss is the negative upper one.
+
+    A Neumann step "auto" is 1/(2p(1 - p)) here: the curvature is known.
+    """
 
     positive_share: float = 0.9
     """p, the share of positives in the training data."""
