@@ -1,7 +1,8 @@
-"""Every script in examples/ runs, says where its figure is, and shows what it claims to show."""
+"""The scripts in examples/ run and show what they claim to show."""
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
@@ -26,10 +27,23 @@ def run(script: Path, *options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=120)
 
 
-@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda script: script.stem)
-def test_every_example_ends_by_naming_its_figure(script, tmp_path):
+def test_an_experiment_of_ones_own_runs_and_goes_on(tmp_path):
+    script = EXAMPLES / "own_workload.py"
+    finished = run(script, "--steps", 40, "--out", tmp_path / "run")
+    assert finished.returncode == 0, finished.stderr
+    assert "Outcome(state='finished'" in finished.stdout
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert (first["step"], last["step"]) == (0, 40)
+    assert last["test"]["accuracy"] > 0.9
+    again = run(script, "--steps", 40, "--out", tmp_path / "run")
+    assert again.returncode == 0
+    assert "there is nothing to do" in " ".join(again.stderr.split())
+
+
+def test_the_example_ends_by_naming_its_figure(tmp_path):
     out = tmp_path / "new folder" / "figure.png"
-    finished = run(script, "--steps", 2, "--out", out)
+    finished = run(FEW_SHOT, "--steps", 2, "--out", out)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == ""
     assert finished.stdout.splitlines()[-1] == f"figure: {out}"

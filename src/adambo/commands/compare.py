@@ -36,7 +36,7 @@ def compare(words: Sequence[str], out: Console, err: Console) -> int:
         f"adambo compare {experiment} [options]",
         f"Run algorithms with several seeds, each run a folder of its own. {experiment}: {chosen.summary}. "
         "Run again, it leaves finished runs as they are and goes on with the others. Where presets differ, the default "
-        f"shown is that of {algorithms[0]}. Names may have - instead of _.",
+        f"shown is that of {algorithms[0]}. In files names have _ instead of -.",
     )
     parser.config(chosen.config, dotted(presets[0].values), without=("algorithm",))
     parser.settings(algorithms, dotted(presets[0].values))

@@ -43,7 +43,7 @@ def check(named: Sequence[str], folder: Path, out: Console) -> int:
         dataset = DATASETS[name]
         missing = dataset.missing(folder)
         if missing and not named:
-            line(out, f"{name}: not there. {missing[0]}")
+            line(out, f"{name}: not there. {missing[0].partition(' Expected:')[0]}")
             continue
         for said in dataset.check(folder):
             line(out, f"{name}: {said}")

@@ -82,12 +82,12 @@ class Parser:
         """
         words = self._with_values(underscored(words))
         if {"-h", "--help"} & set(words):
-            print(self._parser.format_help() + self._epilogue)
+            print(dashed(self._parser.format_help()) + self._epilogue)
             raise SystemExit(0)
         try:
             given = self._parser.parse_args(words, defaults=False).as_flat()
         except argparse.ArgumentError as error:
-            raise self._refusal(error.message, words) from None
+            raise ConfigError(dashed(str(self._refusal(error.message, words)))) from None
         values = vars(given)
         own = {name: values.pop(name, default) for name, default in self._own.items()}
         return own, values
@@ -142,6 +142,11 @@ def peek(words: Sequence[str]) -> Peeked:
     several = [name for word in found["algorithms"] for name in word.split(",") if name]
     preset, config = (found[key][0] if found[key] else None for key in ("preset", "config"))
     return Peeked(several or found["algorithm"][:1], preset, config)
+
+
+def dashed(text: str) -> str:
+    """Options as they are typed, --data-dir; in code and files the same names have an underscore."""
+    return re.sub(r"--[\w.]+", lambda option: option[0].replace("_", "-"), text)
 
 
 def underscored(words: Sequence[str]) -> list[str]:

@@ -36,6 +36,9 @@ def run(words: Sequence[str], out: Console, err: Console) -> int:
         line(out, annotated(configured))
         return 0
     folder = runner.free_folder(Path(own["out"]), configured)
+    taken = runner.folder_of(Path(own["out"]), configured)
+    if folder != taken:
+        line(err, f"{taken} is there already; this run becomes {folder}.")
     outcome = runner.run(configured, folder, err, quiet=own["quiet"], command=["adambo", "run", *words])
     return told(folder, outcome, out)
 
@@ -48,8 +51,15 @@ def resume(words: Sequence[str], out: Console, err: Console) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         raise ConfigError("Name the folder of a run first, as in `adambo resume runs/digits/adambo-seed0`.")
     own, _ = parser.read(words if words[0].startswith("-") else words[1:])
+    _refuse_folder_of_runs(Path(words[0]))
     outcome = runner.resume(Path(words[0]), err, quiet=own["quiet"], data_dir=own["data_dir"])
     return told(Path(words[0]), outcome, out)
+
+
+def _refuse_folder_of_runs(folder: Path) -> None:
+    inside = sorted(path.parent for path in folder.glob("*/**/config.yaml"))[:3]
+    if inside and not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder} is no run but holds runs: name one, such as {', '.join(map(str, inside))}.")
 
 
 def told(folder: Path, outcome: Outcome, out: Console) -> int:
@@ -71,7 +81,7 @@ def config_parser(experiment: str, words: Sequence[str], command: str, descripti
     parser = Parser(
         f"adambo {command} {experiment} [options]",
         f"{description} {experiment}: {chosen.summary}. Defaults are those of the preset {preset.preset}, with their "
-        "source in brackets where they are not simply the library's. Names may have - instead of _.",
+        "source in brackets where they are not simply the library's. In files names have _ instead of -.",
     )
     parser.config(chosen.config, defaults)
     parser.settings([preset.config.algorithm], defaults)

@@ -52,6 +52,8 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     ended = search_on(study, search, own["trials"], err)
     found = best(study, search, given)
     line(out, "No trial has finished." if found is None else found)
+    if found is not None:
+        line(err, f"Saved as a file, this is for `adambo run {experiment} --config FILE`.")
     if ended.signal is not None:
         return 128 + ended.signal
     return 1 if found is None else 0

@@ -26,9 +26,13 @@ def data_folder(given: str | Path | None = None) -> Path:
     folder = str(given or os.environ.get("ADAMBO_DATA") or "")
     if not folder:
         raise DataError(
-            "No folder of data files is known: give data_dir, or set the environment variable ADAMBO_DATA to it."
+            "No folder of data files is known: give --data-dir (data_dir in a config), or set the environment variable "
+            "ADAMBO_DATA to it."
         )
-    return Path(folder).expanduser()
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise DataError(f"{path} is no folder, so no data files are in it. Give another --data-dir, or ADAMBO_DATA.")
+    return path
 
 
 def find(folder: str | Path, names: Sequence[str], what: str, form: str) -> Path:

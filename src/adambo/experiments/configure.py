@@ -110,6 +110,11 @@ def of_run(run: RunFolder) -> Configured:
     Raises:
         RunError: If this version cannot make such a run.
     """
+    if run.experiment not in EXPERIMENTS:
+        raise RunError(
+            f"The run {run.path} is of {run.experiment!r}, which is not in the catalogue of experiments; the program "
+            "that began it can go on with it."
+        )
     try:
         chosen = experiment_named(run.experiment)
         return _checked(chosen, run.preset, presets.laid_over({}, run.config), dict(run.sources))

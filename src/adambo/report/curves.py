@@ -240,7 +240,8 @@ def differing(configs: Sequence[dict[str, Any]]) -> list[str]:
 def described(differences: dict[str, Any]) -> list[str]:
     ends = Counter(short(key) for key in differences)
     names = [short(key) if ends[short(key)] == 1 else key for key in differences]
-    texts = [f"{name}={shown(value)}" for name, value in zip(names, differences.values(), strict=True)]
+    rounded = (f"{value:.4g}" if isinstance(value, float) else shown(value) for value in differences.values())
+    texts = [f"{name}={value}" for name, value in zip(names, rounded, strict=True)]
     more = len(texts) - DIFFERENCES_IN_A_LABEL
     return texts if more <= 0 else [*texts[:DIFFERENCES_IN_A_LABEL], f"{more} more"]
 
