@@ -53,7 +53,7 @@ def trec(train: str | bytes, name: str = "train_5500.label", test: str | None = 
     def prepare(folder: Path) -> None:
         (folder / "data").mkdir()
         (folder / "data" / name).write_bytes(train.encode() if isinstance(train, str) else train)
-        (folder / "data" / "TREC_10.label").write_text(QUESTIONS if test is None else test)
+        (folder / "data" / "TREC_10.label").write_text(QUESTIONS.replace("what", "how") if test is None else test)
         (folder / "data" / "bert-base-uncased-vocab.txt").write_text("\n".join(PIECES) + "\n")
 
     return prepare
@@ -73,7 +73,7 @@ def tweets(labels: list[int]) -> Callable[[Path], None]:
     return prepare
 
 
-QUESTIONS = "".join(f"{label}:x what far {k} ?\n" for label in ("NUM", "HUM", "LOC") for k in range(12))
+QUESTIONS = "".join(f"{label}:x what {label} {k} ?\n" for label in ("NUM", "HUM", "LOC") for k in range(12))
 TWEETS = "--preset tiny --vectors glove --data-dir data"
 
 
@@ -133,6 +133,32 @@ def config_of_toy(folder: Path) -> None:
 
 
 TABLE = {
+    # numbers and trees beyond all bounds
+    "epochs without end": Bad("run digits --epochs 1e308", "epochs=1e+308: give a number above 0, or null; not above"),
+    "checkpoints never": Bad("run digits --checkpoint-every 1e308", "checkpoint_every=1e+308: give a number of epochs"),
+    "a seed of 400 digits": Bad(f"run digits --seed {'9' * 400}", "seed="),
+    "100,000 threads": Bad("run digits --threads 100000", "threads=100000: give 1 to 1024, or null."),
+    "a million million tasks": Bad("run digits --tasks 1000000000000", "tasks=1000000000000: give 1 or more"),
+    "more seeds than days": Bad("compare digits --seeds 100000000", "seeds=100000000: that is too many"),
+    "a config that holds itself": Bad(
+        "run digits --config c.yaml", "The config file c.yaml holds what no config can", files(c_yaml="a: &a {b: *a}\n")
+    ),
+    "a config without end": Bad(
+        "run digits --config c.yaml",
+        "The config file c.yaml holds what no config can",
+        files(c_yaml="a: " + "[" * 3000),
+    ),
+    "a number of 5000 digits": Bad(
+        "run digits --config c.yaml",
+        "The config file c.yaml holds what no config can",
+        files(c_yaml="a: " + "9" * 5000),
+    ),
+    "an empty name": Bad("run digits --algorithm=", "There is no algorithm ''."),
+    "no whole number between": Bad(
+        "sweep digits --preset tiny --range channels=1.2:1.4",
+        "The range of channels does not fit. There is no whole number from 1.2 to 1.4.",
+    ),
+    "a folder that is not there": Bad("data check --data-dir nowhere", "There is no folder nowhere to check."),
     # names
     "unknown command": Bad("rnu digits", "There is no command 'rnu'. Did you mean 'run'?"),
     "unknown experiment": Bad("run digit", "There is no experiment 'digit'. Did you mean 'digits'?"),
@@ -148,7 +174,7 @@ TABLE = {
     ),
     "a study has no sweep": Bad("sweep lambda-sensitivity", "lambda-sensitivity is not one experiment but a study"),
     "unknown option": Bad("run digits --epoch 3", "There is no option --epoch. Did you mean '--epochs'?"),
-    "unknown option of list": Bad("list --datadir x", "There is no option --datadir. Did you mean '--data_dir'?"),
+    "unknown option of list": Bad("list --datadir x", "There is no option --datadir. Did you mean '--data-dir'?"),
     "option of another command": Bad("run digits --seeds 3", "There is no option --seeds. Did you mean '--seed'?"),
     "setting without its prefix": Bad("run digits --lr 1", "There is no option --lr. It is one of the algorithm's"),
     "unknown setting": Bad("run digits --settings.bta 1", "There is no option --settings.bta. Did you mean"),
@@ -165,8 +191,8 @@ TABLE = {
     # values
     "option without a value": Bad("run digits --epochs", "--epochs: expected one argument."),
     "text for a number": Bad("run digits --epochs many", "epochs='many' does not fit: give a number, or null."),
-    "negative epochs": Bad("run digits --epochs -1", "epochs=-1.0: give a number above 0, or null."),
-    "no epochs": Bad("run digits --epochs 0", "epochs=0.0: give a number above 0, or null."),
+    "negative epochs": Bad("run digits --epochs -1", "epochs=-1.0: give a number above 0, or null"),
+    "no epochs": Bad("run digits --epochs 0", "epochs=0.0: give a number above 0, or null"),
     "no end": Bad("run digits --epochs null", "A run needs an end"),
     "endless": Bad("run digits --epochs inf", "epochs='inf' does not fit: give a number, or null."),
     "nan rate": Bad("run digits --settings.lr nan", "settings.lr='nan' does not fit: give a number."),
@@ -280,7 +306,7 @@ TABLE = {
     "resume what has diverged": Bad("resume run", "The run run has diverged at step 0", diverged),
     "resume an unknown experiment": Bad(
         "resume run",
-        "The run run cannot be continued by this version: There is no experiment 'toys'.",
+        "The run run is of 'toys', which is not in the catalogue of experiments",
         with_an_unknown_experiment,
     ),
     "resume with other data": Bad("resume run", "The run run was begun with other data: toy.txt", with_changed_data),
@@ -450,7 +476,7 @@ def test_a_package_that_is_not_installed_is_named(capsys: Any, monkeypatch: pyte
     [
         ("run digit", "There is no experiment 'digit'. Did you mean 'digits'?"),
         ("run bert-trec --preset tiny", "No folder of data files is known"),
-        ("run digits --epochs 0", "epochs=0.0: give a number above 0, or null."),
+        ("run digits --epochs 0", "epochs=0.0: give a number above 0, or null"),
     ],
 )
 def test_as_a_process_too(words: str, said: str, here: Path) -> None:

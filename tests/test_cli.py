@@ -1,6 +1,6 @@
 """The commands, through `main` and as processes."""
 
-from __future__ import annotations
+from __future__ import io
 
 import json
 import os
@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
+from rich.table import Table
 from toy_experiment import toy  # noqa: F401  (a fixture)
 
 from adambo.cli import COMMANDS, main
+from adambo.commands.compare import print_whole
 from adambo.experiments.catalogue import EXPERIMENTS, Experiment
 from adambo.experiments.settings import ALGORITHMS, fields
+from adambo.experiments.sweep import masked
 from adambo.training.run_folder import RunFolder
 from adambo.version import __version__
 
@@ -73,7 +77,7 @@ def test_help_explains_every_field_of_the_experiment(experiment: str, capsys: py
     described = {part.split()[0][2:]: " ".join(part.split()) for part in options if part.startswith("--")}
     for field in config_fields(chosen.config):
         if field.name != "settings":
-            sentence = described[field.name].partition("(type: ")[0]
+            sentence = described[field.name.replace("_", "-")].partition("(type: ")[0]
             assert len(sentence.split()) > 3, field.name
     assert "%%" not in text
 
@@ -85,7 +89,8 @@ def test_help_explains_every_setting_of_the_chosen_algorithm(
     assert main(["run", "digits", "--algorithm", algorithm, "--help"]) == 0
     text = said(capsys)
     for name in fields(algorithm):
-        assert f"--settings.{'inverse.method' if name == 'inverse' else name} " in text
+        option = "inverse.method" if name == "inverse" else name.replace("_", "-")
+        assert f"--settings.{option} " in text
     assert f"{ALGORITHMS[algorithm].__name__}: " in text  # its formulas
 
 
@@ -98,7 +103,7 @@ def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[
 def test_help_shows_the_value_of_the_preset_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "bert-trec", "--algorithm", "slip", "--help"]) == 0
     text = " ".join(said(capsys).split())
-    assert re.search(r"--feed_forward FEED_FORWARD [^-]*\[authors' code\] \(type: int, default: 2048\)", text)
+    assert re.search(r"--feed-forward FEED_FORWARD [^-]*\[authors' code\] \(type: int, default: 2048\)", text)
     assert re.search(r"--epochs EPOCHS [^-]*\[paper\] \(type: float \| null, default: 20", text)
 
 
@@ -115,7 +120,7 @@ def test_a_run_is_a_folder_and_a_second_one_gets_its_own(capsys: pytest.CaptureF
     assert [line["test"] for line in first.evaluations] == [line["test"] for line in second.evaluations]
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0].startswith("runs/digits/slip-seed4: finished at step 2.")
-    assert captured.err == ""  # --quiet
+    assert captured.err == "runs/digits/slip-seed4 is there already; this run becomes runs/digits/slip-seed4-2.\n"
 
 
 def test_progress_goes_to_stderr_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,3 +239,26 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(here: Path) -> None:
     (folder / "config.yaml").write_text(yaml.safe_dump(header))
     assert main(["resume", str(folder), "--quiet"]) == 0
     assert RunFolder.open(folder).status["step"] == made + 2
+
+
+def test_a_table_is_printed_whole_where_there_is_no_terminal() -> None:
+    label, file = "auc-transformer adambo eps=1e-08 " * 5, io.StringIO()
+    shown = Table("run", "test")
+    shown.add_row(label, "0.8000 ± 0.1000")
+    print_whole(Console(file=file, width=40), shown)
+    assert f"{label.strip()} │ 0.8000 ± 0.1000" in file.getvalue()
+
+
+def test_a_terminal_that_knows_no_greek_gets_escapes() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "adambo.cli", "list"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert ended.returncode == 0
+    assert "\\u03bb" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_passwords_of_a_storage_are_not_recorded() -> None:
+    assert masked("--storage=postgresql://me:secret@host/db") == "--storage=postgresql://***@host/db"
+    assert masked("sqlite:///sweep.db") == "sqlite:///sweep.db"
+    assert masked("--settings.lr=0.1") == "--settings.lr=0.1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -11,6 +12,7 @@ from importlib import import_module
 from adambo.errors import AdamboError, ConfigError
 from adambo.version import __version__
 
+_NO_MEMORY = "There is not enough memory for this: take smaller batches or a smaller model."
 COMMANDS = {  # name: (module, function, arguments, what it does)
     "list": ("listing", "list_all", "", "experiments and algorithms, and whether their data is there"),
     "run": ("run", "run", "EXPERIMENT", "one run, or a study"),
@@ -33,6 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
         128 and the number of a signal that has stopped it.
     """
     words = list(sys.argv[1:] if words is None else words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no λ gets an escape, not an error
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _command(words)
     except AdamboError as error:
@@ -51,10 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _refused(f"{where}{error.strerror or error}.")
-    except Exception as error:
-        if type(error).__name__ != "OutOfMemoryError":
+    except MemoryError:
+        return _refused(_NO_MEMORY)
+    except RuntimeError as error:  # torch's own, for the GPU and for the CPU
+        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
             raise
-        return _refused("The GPU has not enough memory for this: take smaller batches or a smaller model.")
+        return _refused(_NO_MEMORY)
 
 
 def _command(words: list[str]) -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from adambo.commands.parser import Parser, dotted, experiment_first, peek
 from adambo.errors import ConfigError
@@ -78,6 +80,8 @@ def _seeds(own: dict[str, Any]) -> int:
     for name in ("seeds", "jobs"):
         if own[name] < 1:
             raise ConfigError(f"{name}={own[name]}: give 1 or more.")
+        if own[name] > 10_000:
+            raise ConfigError(f"{name}={own[name]}: that is too many; give 10,000 or fewer.")
     seeds: int = own["seeds"]
     return seeds
 
@@ -88,10 +92,16 @@ def _made(jobs: Sequence[Job], own: dict[str, Any], out: Console, err: Console) 
     reasons = {result.reason for result in ended}
     if len(ended) == len(jobs) and all(result.refused for result in ended) and len(reasons) == 1:
         raise ConfigError(reasons.pop())  # nothing could be run, and always for the same reason
-    out.print(table(ended))
+    print_whole(out, table(ended))
     for sentence in failures(ended):
         line(out, sentence)
     return exit_code(results, len(jobs))
+
+
+def print_whole(console: Console, shown: Table) -> None:
+    """As wide as it is, wherever it goes: a label that is cut off tells nothing."""
+    widest = Measurement.get(console, console.options.update(max_width=10_000), shown).maximum
+    console.print(shown, width=max(widest, 1), crop=False, no_wrap=True, overflow="ignore", soft_wrap=True)
 
 
 def exit_code(results: Results, count: int) -> int:

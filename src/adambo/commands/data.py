@@ -10,7 +10,7 @@ from rich.console import Console
 from adambo.commands.parser import Parser
 from adambo.data.catalogue import DATASETS, dataset_named
 from adambo.data.files import data_folder
-from adambo.errors import ConfigError
+from adambo.errors import ConfigError, DataError
 from adambo.experiments.lines import line
 from adambo.experiments.values import known
 
@@ -39,6 +39,8 @@ def data(words: Sequence[str], out: Console, err: Console) -> int:
 
 def check(named: Sequence[str], folder: Path, out: Console) -> int:
     """A line per file. What is missing is an error only if it was asked for by name; damage always is."""
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder} to check. Give another --data-dir, or set ADAMBO_DATA to it.")
     for name in named or DATASETS:
         dataset = DATASETS[name]
         missing = dataset.missing(folder)

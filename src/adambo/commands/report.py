@@ -27,9 +27,10 @@ def report(words: Sequence[str], out: Console, err: Console) -> int:
     own, _ = parser.read(words[len(paths) :])
     if not paths:
         raise ConfigError("Name runs, or folders of runs, as in `adambo report runs --out report.html`.")
-    runs = RunFolder.find(paths)
+    notes: list[str] = []
+    runs = RunFolder.find(paths, notes.append)
     from adambo.report.build import build
 
-    for file in build(runs, Path(own["out"]), err):
+    for file in build(runs, Path(own["out"]), err, notes):
         line(out, str(file))
     return 0

@@ -15,7 +15,7 @@ from adambo.experiments import runner
 from adambo.experiments.configure import Configured, configure, read_file
 from adambo.experiments.lines import line
 from adambo.experiments.presets import search_space
-from adambo.experiments.sweep import Search, best, check_ranges, open_study, parsed_range
+from adambo.experiments.sweep import Search, best, check_ranges, masked, open_study, parsed_range
 from adambo.experiments.sweep import sweep as search_on
 
 
@@ -45,7 +45,7 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     name = own["study"] or f"{experiment}-{first.config.algorithm}-{first.preset}"
     folder = Path(own["out"]) / experiment / f"sweep-{name}"
     ranges = search_space(experiment, first.config.algorithm) | dict(map(parsed_range, own["range"]))
-    search = Search(make, ranges, own["objective"], folder, ("adambo", "sweep", *words))
+    search = Search(make, ranges, own["objective"], folder, ("adambo", "sweep", *map(masked, words)))
     check_ranges(search)
     runner.refuse_missing_data(first)
     study = open_study(name, own["storage"] or default_storage(folder), search, own["sampler_seed"])

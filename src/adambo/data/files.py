@@ -29,10 +29,7 @@ def data_folder(given: str | Path | None = None) -> Path:
             "No folder of data files is known: give --data-dir (data_dir in a config), or set the environment variable "
             "ADAMBO_DATA to it."
         )
-    path = Path(folder).expanduser()
-    if not path.is_dir():
-        raise DataError(f"{path} is no folder, so no data files are in it. Give another --data-dir, or ADAMBO_DATA.")
-    return path
+    return Path(folder).expanduser()
 
 
 def find(folder: str | Path, names: Sequence[str], what: str, form: str) -> Path:

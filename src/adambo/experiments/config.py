@@ -7,10 +7,11 @@ its source.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal
 
 from adambo.errors import ConfigError
+
+MOST = 1e12  # of epochs, steps and seconds: beyond it, numbers of steps are no longer exact
 
 
 @dataclass(kw_only=True)
@@ -66,12 +67,13 @@ class RunConfig:
         if all(limit is None for limit in limits.values()):
             raise ConfigError("A run needs an end: give epochs, steps, seconds or oracle_calls.")
         for name, limit in limits.items():
-            require(limit is None or (isfinite(limit) and limit > 0), f"{name}={limit}: give a number above 0, or null")
+            fits = limit is None or 0 < limit <= MOST
+            require(fits, f"{name}={limit}: give a number above 0, or null; not above {MOST:g}")
         require(self.seed in range(2**63), f"seed={self.seed}: give a number from 0 to 2^63 - 1")
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: give 0 or more lower steps")
-        require(self.evaluate_every > 0, f"evaluate_every={self.evaluate_every}: give a number of epochs above 0")
-        require(self.checkpoint_every > 0, f"checkpoint_every={self.checkpoint_every}: give a number of epochs above 0")
-        require(self.threads is None or self.threads > 0, f"threads={self.threads}: give 1 or more, or null")
+        for name, every in (("evaluate_every", self.evaluate_every), ("checkpoint_every", self.checkpoint_every)):
+            require(0 < every <= MOST, f"{name}={every}: give a number of epochs above 0, not above {MOST:g}")
+        require(self.threads is None or 0 < self.threads <= 1024, f"threads={self.threads}: give 1 to 1024, or null")
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
 
 
@@ -105,7 +107,8 @@ class HyperRepresentationConfig(RunConfig):
     def check(self) -> None:
         super().check()
         for name in ("tasks", "shots", "queries", "tasks_per_step", "test_tasks", "fine_tune_steps"):
-            require(getattr(self, name) > 0, f"{name}={getattr(self, name)}: give 1 or more")
+            value = getattr(self, name)
+            require(0 < value <= 10**7, f"{name}={value}: give 1 or more (and up to ten million)")
         require(self.ways >= 2, f"ways={self.ways}: a task has 2 classes or more")
         require(
             self.tasks % self.tasks_per_step == 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -91,10 +92,10 @@ def configure(
     chosen = experiment_named(experiment)
     given = presets.laid_over({}, overrides or {})
     from_file, file_preset = _of_file(file or {}, experiment)
-    name = algorithm or given.get("algorithm") or from_file.get("algorithm") or "adambo"
-    name = _allowed(settings.canonical(name), chosen)
+    asked = (algorithm, given.get("algorithm"), from_file.get("algorithm"), "adambo")
+    name = _allowed(settings.canonical(next(each for each in asked if each is not None)), chosen)
     _refuse_settings_of_another(from_file, name)
-    preset = preset or file_preset or presets.names(experiment)[0]
+    preset = next(each for each in (preset, file_preset, presets.names(experiment)[0]) if each is not None)
     values, sources = presets.preset(experiment, name, preset)
     for layer, source in ((from_file, "config file"), (given, "given")):
         values = presets.laid_over(values, layer)
@@ -130,6 +131,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        json.dumps(content, default=str)  # which refuses a tree that holds itself
     except UnicodeDecodeError as error:
         raise ConfigError(f"The config file {path} is no UTF-8 text.") from error
     except OSError as error:
@@ -141,6 +143,8 @@ def read_file(path: str | Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}" if mark else ""
         what = " ".join(str(getattr(error, "problem", None) or error).split())
         raise ConfigError(f"The config file {path}{where} is no YAML: {what}.") from error
+    except (RecursionError, ValueError) as error:  # nested without end, or numbers of thousands of digits
+        raise ConfigError(f"The config file {path} holds what no config can: {str(error)[:80]}.") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(f"The config file {path} holds no names with values, such as `epochs: 3`.")
     return content

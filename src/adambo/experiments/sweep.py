@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,14 +87,27 @@ def open_study(name: str, storage: str, search: Search, seed: int) -> optuna.Stu
         known, count = study.user_attrs["about"], len(study.trials)
     except Exception as error:  # of SQLAlchemy, of a driver, of Optuna
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = said.replace(storage, masked(storage)).rstrip(".")
         raise ConfigError(
-            f"The storage {storage!r} cannot be used: {said.rstrip('.')}. Give a URL such as sqlite:///sweep.db."
+            f"The storage {masked(storage)!r} cannot be used: {said}. Give a URL such as sqlite:///sweep.db."
         ) from error
     if known != about:
-        raise ConfigError(f"The study {name!r} in {storage} is about other settings or ranges. Name another --study.")
+        raise ConfigError(
+            f"The study {name!r} in {masked(storage)} is about other settings or ranges. Name another --study."
+        )
     # Not the same numbers again when a search is continued.
     study.sampler = optuna.samplers.TPESampler(seed=key_of(seed, "sampler", count) % 2**32)
     return study
+
+
+def masked(text: str) -> str:
+    """A URL without what may be a password in it; other text as it is.
+
+    Example:
+        >>> masked("postgresql://me:secret@host/sweeps?sslkey=x")
+        'postgresql://***@host/sweeps?***'
+    """
+    return re.sub(r"://[^@/]*@", "://***@", re.sub(r"(://[^?]*)\?.*", r"\1?***", text))
 
 
 def sweep(study: optuna.Study, search: Search, trials: int, console: Console) -> Ended:
@@ -193,6 +207,10 @@ def check_ranges(search: Search) -> None:
                 search.make({key: round(end) if whole and isinstance(range_, tuple) else end})
             except AdamboError as error:
                 raise ConfigError(f"The range of {key} does not fit. {error}") from error
+        if whole and isinstance(range_, tuple) and max(1, math.ceil(range_[0])) > math.floor(range_[1]):
+            raise ConfigError(
+                f"The range of {key} does not fit. There is no whole number from {range_[0]} to {range_[1]}."
+            )
 
 
 def _distribution(key: str, range_: Range, search: Search) -> BaseDistribution:

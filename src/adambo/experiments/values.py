@@ -70,7 +70,11 @@ def _fit_choice(value: Any, choices: Iterable[Any]) -> Any:
 def _number(value: Any, form: type[int] | type[float]) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError
-    number = value if isinstance(value, int) else float(value)
+    try:
+        number = value if isinstance(value, int) else float(value)
+        float(number)
+    except OverflowError as error:  # hundreds of digits
+        raise ValueError from error
     if math.isnan(number) or (form is int and not float(number).is_integer()):
         raise ValueError
     return form(number)
