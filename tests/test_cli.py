@@ -1,7 +1,8 @@
 """The commands, through `main` and as processes."""
 
-from __future__ import io
+from __future__ import annotations
 
+import io
 import json
 import os
 import re

@@ -101,7 +101,7 @@ def _made(jobs: Sequence[Job], own: dict[str, Any], out: Console, err: Console) 
 def print_whole(console: Console, shown: Table) -> None:
     """As wide as it is, wherever it goes: a label that is cut off tells nothing."""
     widest = Measurement.get(console, console.options.update(max_width=10_000), shown).maximum
-    console.print(shown, width=max(widest, 1), crop=False, no_wrap=True, overflow="ignore", soft_wrap=True)
+    Console(file=console.file, width=max(widest, console.width)).print(shown)
 
 
 def exit_code(results: Results, count: int) -> int:
