@@ -191,3 +191,16 @@ def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(RunError, match="cannot be made: file exists"):
         checkpoint.save(tmp_path / "checkpoints", 0, state_of(0))
+
+
+def test_what_is_no_file_is_no_checkpoint_whatever_its_name(tmp_path):
+    (good,) = saved(tmp_path, 5)
+    (tmp_path / f"step-00000010-{16 * 'a'}.pt").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / f"step-00000011-{16 * 'b'}.pt")
+    (tmp_path / f"step-00000012-{16 * 'c'}.pt").mkdir()
+    (tmp_path / f"step-{200 * '9'}-{16 * 'd'}.pt").write_text("no step has so many digits")
+    (step, state), said = newest(tmp_path)
+    assert (step, said) == (5, [])
+    assert_same(state, state_of(5))
+    good.unlink()
+    assert newest(tmp_path) == (None, [])

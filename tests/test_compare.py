@@ -21,7 +21,7 @@ from adambo.errors import DataError, RunError
 from adambo.experiments.catalogue import EXPERIMENTS, Study
 from adambo.experiments.compare import Job, jobs_of_algorithms, jobs_of_study, run_all
 from adambo.experiments.configure import configure
-from adambo.experiments.summary import failures, table
+from adambo.experiments.summary import failures, settled, table
 from adambo.training.run_folder import RunFolder
 
 SMALL = ["--tasks", "10", "--tasks-per-step", "5", "--test-tasks", "5"]
@@ -178,3 +178,43 @@ def test_processes_side_by_side_survive_a_kill_and_a_signal_and_are_gone_on_with
     assert {run.status["state"] for run in RunFolder.find(["runs"])} == {"finished"}
     assert {run.manifest["hardware"]["threads"] for run in RunFolder.find(["runs"])} == {1}
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["slip", "1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "is empty or gone"),
+        ("", "is empty or gone"),
+        ('{"step": 0, "test": 3}\n', "line 1 is damaged"),
+        ('{"step": 0, "seconds": "x"}\n', "line 1 is damaged"),
+    ],
+)
+def test_a_finished_run_without_a_record_has_failed_and_the_rest_is_shown(
+    toy: str,  # noqa: F811
+    here: Path,
+    content: str | None,
+    reason: str,
+) -> None:
+    jobs = [job(toy, "slip", here), job(toy, "adambo", here)]
+    run_all(jobs, Console(quiet=True), 1)
+    file = jobs[0].folder / "metrics.jsonl"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    results = run_all(jobs, Console(quiet=True), 1).each
+    assert [result.state for result in settled(results)] == ["failed", "finished"]
+    (sentence,) = failures(results)
+    assert sentence.startswith("slip seed 0: failed. ")
+    assert "metrics.jsonl" in sentence
+    assert reason in sentence
+    rows = shown(table(results)).splitlines()
+    assert rows[1].split() == ["slip", "0", "of", "1", "–", "–", "–", "–"]
+    assert rows[2].split()[:2] == ["adambo", "1"]
+
+
+def test_a_finished_run_may_lack_costs(toy: str, here: Path) -> None:  # noqa: F811
+    jobs = [job(toy, "slip", here)]
+    run_all(jobs, Console(quiet=True), 1)
+    (jobs[0].folder / "metrics.jsonl").write_text('{"step": 0, "test": {"accuracy": 0.25}}\n')
+    rows = shown(table(run_all(jobs, Console(quiet=True), 1).each)).splitlines()
+    assert rows[1].split() == ["slip", "1", "–", "0.2500", "–", "–"]

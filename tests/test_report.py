@@ -11,13 +11,14 @@ from rich.console import Console
 from run_records import evaluation, straight, write_comparison, write_run
 
 from adambo.algorithms import ALL
+from adambo.cli import main
 from adambo.errors import AdamboError, ConfigError, RunError
 from adambo.report.build import build
 from adambo.report.curves import average, grouped
 from adambo.report.figures import figure
 from adambo.report.page import inline_json
 from adambo.report.palette import ALGORITHMS, MARKERS, ramp, styles
-from adambo.report.records import Record
+from adambo.report.records import Record, number
 from adambo.report.table import columns, reasons, sign, state_text
 from adambo.training.run_folder import RunFolder
 
@@ -420,3 +421,58 @@ def test_a_place_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypa
     with pytest.raises(AdamboError, match="no space left on device"):
         build([run], folder / "report.html", quiet())
     assert list(folder.iterdir()) == []
+
+
+def test_a_run_whose_configuration_is_damaged_is_named_and_the_others_are_shown(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "good", evaluations=straight([0.5]))
+    write_run(tmp_path / "runs" / "bad", seed=1, evaluations=straight([0.5]))
+    (tmp_path / "runs" / "bad" / "config.yaml").write_text("a: &a {b: *a}")
+    page = tmp_path / "report.html"
+    assert main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    (note,) = data["notes"]
+    assert "runs/bad is left out" in note
+    assert "is left out" in said
+    assert data["groups"][0]["summary"] == "1 run, seed 0 · Test CPU, 2 cores"
+    assert main(["report", str(tmp_path / "runs" / "bad"), "--out", str(page)]) != 0
+    assert "None of the 1 run can be read" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("huge", [1e308, 1.7e308, 1e101])
+def test_scores_whose_deviation_is_no_number_are_left_out(tmp_path, huge):
+    for seed, scores in enumerate([[0.5, huge, 0.7], [0.5, -huge, 0.9], [0.5, huge, 0.8]]):
+        evaluations = straight(scores)
+        evaluations[1]["seconds"] = huge
+        write_run(tmp_path / str(seed), seed=seed, evaluations=evaluations)
+    page, *_ = build(RunFolder.find([tmp_path]), tmp_path / "report.html", quiet())
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    (curve,) = data["groups"][0]["curves"]
+    assert curve["panels"]["test epoch"]["x"] == [0.0, 2.0]
+    assert curve["panels"]["test epoch"]["mean"] == pytest.approx([0.5, 0.8])
+
+
+def test_scores_that_are_large_are_drawn(tmp_path):
+    for seed, scores in enumerate([[0.5, 1e99, 0.7], [0.5, -1e99, 0.9]]):
+        write_run(tmp_path / str(seed), seed=seed, evaluations=straight(scores))
+    page, *figures = build(RunFolder.find([tmp_path]), tmp_path / "report.html", quiet())
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    assert data["groups"][0]["curves"][0]["panels"]["test epoch"]["spread"][1] == pytest.approx(2**0.5 * 1e99)
+    assert len(figures) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((value, None) for value in (10**400, -(10**400), 1e308, float("inf"), float("nan"), True, "1")),
+        *((value, float(value)) for value in (3, -0.5, 1e100)),
+    ],
+)
+def test_what_is_no_number_that_can_be_averaged_is_none(value, expected):
+    assert number(value) == expected
+
+
+def test_a_whole_number_of_400_digits_in_a_configuration_is_only_shown(tmp_path):
+    write_run(tmp_path / "a", seed=10**400, evaluations=straight([0.5]))
+    write_run(tmp_path / "b", seed=1, evaluations=straight([0.5]))
+    assert only_group(RunFolder.find([tmp_path])).seeds == ["1", str(10**400)]

@@ -269,3 +269,121 @@ def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
     assert manifest([], [])["commit"] == git("rev-parse", "HEAD")
     (tmp_path / "version.py").write_text("changed")
     assert manifest([], [])["commit"] == git("rev-parse", "HEAD") + " + changes"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 1, "test": 3}',
+        '{"step": 1, "test": null}',
+        '{"step": 1, "train": {"accuracy": "0.5"}}',
+        '{"step": 1, "validation": {"accuracy": true}}',
+        '{"step": 1, "test": {"accuracy": NaN}}',
+        '{"step": 1, "weights": {"a": 1e999}}',
+        '{"step": 1, "test": {"accuracy": 1' + 400 * "0" + "}}",
+        '{"step": 1, "seconds": "long"}',
+        '{"step": 1, "oracle_calls": [1]}',
+        '{"step": -1}',
+        '{"step": true}',
+        5000 * "[" + 5000 * "]",
+    ],
+)
+def test_an_evaluation_of_another_form_is_named(tmp_path, line):
+    run = new_run(tmp_path / "run")
+    (run.path / "metrics.jsonl").write_text(f'{{"step": 0, "test": {{"accuracy": null}}}}\n{line}\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):
+        _ = run.evaluations
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"reason": reason} for reason in (None, 3)),
+        *({"step": step} for step in (None, "4", True, -1, 10**30)),
+        *({"state": state} for state in (None, ["running"], "asleep")),
+    ],
+)
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_status_of_another_form_is_named(tmp_path, change, gone):
+    run = new_run(tmp_path / "run")
+    status = run.status | change
+    (run.path / "status.json").write_text(json.dumps({k: v for k, v in status.items() if not gone or k not in change}))
+    with pytest.raises(RunError, match=r"status\.json is damaged: it needs a (step|reason)"):
+        _ = run.status
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"data": ["x"]}, {"data": "x"}, {"data": {"a.txt": 1}}, {"hardware": [1]}, {"hardware": "fast"}]
+    + [{"hardware": {"threads": value}} for value in (0, -1, True, "4", 2.0, 10**12, 10_001)],
+)
+def test_a_manifest_of_another_form_is_named(tmp_path, content):
+    run = new_run(tmp_path / "run")
+    (run.path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"manifest\.json is damaged: its (data|hardware)"):
+        _ = run.manifest
+
+
+def test_a_manifest_may_say_little(tmp_path):
+    run = new_run(tmp_path / "run", manifest={"data": None, "hardware": {"threads": 10_000}})
+    assert run.manifest == {"data": None, "hardware": {"threads": 10_000}}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "&a {b: *a}",
+        3000 * "[" + 3000 * "]",
+        "{seed: " + 5000 * "1" + "}",
+        "{seed: 0x" + 5000 * "f" + "}",
+        "{when: 2024-13-45}",
+        "{when: 2024-01-01}",
+        "{1: 2, a: 3}",
+        "{a: &a [1, 1], b: &b [*a, *a], c: [*b, *b]}",
+    ],
+)
+def test_a_configuration_that_yaml_chokes_on_is_named(tmp_path, config):
+    path = new_run(tmp_path / "run").path / "config.yaml"
+    path.write_text(f"experiment: toy\npreset: paper\nsources: {{}}\nconfig: {config}\n")
+    with pytest.raises(RunError, match=r"config\.yaml is damaged") as error:
+        RunFolder.open(path.parent)
+    assert len(str(error.value)) < 600
+
+
+def test_a_pipe_in_place_of_a_record_is_not_waited_for(tmp_path):
+    run = new_run(tmp_path / "run")
+    os.mkfifo(run.path / "metrics.jsonl")
+    with pytest.raises(RunError, match="it is a pipe"):
+        _ = run.evaluations
+
+
+def test_a_damaged_run_among_others_is_reported_once_or_refused(tmp_path):
+    for name in ("a", "b", "c"):
+        new_run(tmp_path / name)
+    (tmp_path / "b" / "config.yaml").write_text("[")
+    said = []
+    found = RunFolder.find([tmp_path, tmp_path / "b"], said.append)
+    assert [run.path.name for run in found] == ["a", "c"]
+    (sentence,) = said
+    assert sentence.startswith(f"The run {tmp_path / 'b'} is left out. ")
+    with pytest.raises(RunError, match=r"b/config\.yaml is damaged"):
+        RunFolder.find([tmp_path])
+
+
+def test_the_fingerprint_is_that_of_what_decides_the_steps(tmp_path):
+    def fingerprint(name, **changes):
+        made = new_run(tmp_path / name, **changes)
+        assert RunFolder.open(made.path).fingerprint == made.fingerprint
+        return made.fingerprint
+
+    first = fingerprint("first")
+    assert len(bytes.fromhex(first)) == 32
+    further = {"epochs": 90.0, "steps": 3, "seconds": 1.5, "oracle_calls": 9, "evaluate_every": 2.0}
+    elsewhere = {"checkpoint_every": 3.0, "data_dir": "/data", "device": "cuda", "threads": 8}
+    assert fingerprint("same", preset="other", config=CONFIG | further | elsewhere) == first
+    others = [
+        fingerprint("a", experiment="other"),
+        fingerprint("b", config=CONFIG | {"seed": 1}),
+        fingerprint("c", config=CONFIG | {"settings": CONFIG["settings"] | {"lr": 2e-4}}),
+    ]
+    assert len({first, *others}) == 4

@@ -15,7 +15,7 @@ from rich.console import Console
 from states import assert_same
 from toy_workload import ToyWorkload, toy_plan, toy_run, train_toy
 
-from adambo.errors import ConfigError, NonFiniteError, RunError
+from adambo.errors import ConfigError, NonFiniteError, RunError, StateError
 from adambo.training import checkpoint, loop
 from adambo.training.budget import Budget, oracle_calls
 from adambo.training.loop import Outcome, Plan
@@ -481,3 +481,108 @@ def test_a_writer_that_fails_ends_the_events_and_not_the_run(tmp_path, monkeypat
     said = spoken(tmp_path / "run", plan=toy_plan(events=True))
     assert said.count("There are no more events for TensorBoard: OSError") == 1
     assert_same_run(tmp_path / "run", whole)
+
+
+def interrupted(path, step=9):
+    train_toy(path, ToyWorkload(on_step=stop_at(step)))
+    return RunFolder.open(path)
+
+
+def changed_checkpoint(run, **changes):
+    """The newest checkpoint with other content, in order otherwise."""
+    step, state = checkpoint.newest(run.checkpoints, pytest.fail)
+    checkpoint.save(run.checkpoints, step, state | changes)
+
+
+@pytest.mark.parametrize(("old", "new"), [("seed: 7", "seed: 8"), ("experiment: toy", "experiment: other")])
+def test_a_configuration_that_was_edited_is_not_mixed_into_the_run(tmp_path, whole, old, new):
+    run = interrupted(tmp_path / "run")
+    config = run.path / "config.yaml"
+    before = config.read_text()
+    config.write_text(before.replace(old, new))
+    with pytest.raises(RunError, match=r"config\.yaml or the checkpoint is not what the run was made with"):
+        train_toy(run.path)
+    config.write_text(before)
+    train_toy(run.path)
+    assert_same_run(run.path, whole)
+
+
+def test_a_run_may_be_prolonged(tmp_path):
+    run = interrupted(tmp_path / "run")
+    config = run.path / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 7", "seed: 7\n  steps: 22\n  threads: 3"))
+    assert train_toy(run.path, plan=toy_plan(steps=22)).step == 22
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    other = RunFolder.create(tmp_path / "other", "toy", "default", {"seed": 8}, {}, {})
+    interrupted(other.path)
+    run = interrupted(tmp_path / "run")
+    for file in run.checkpoints.iterdir():
+        file.unlink()
+    for file in other.checkpoints.iterdir():
+        file.rename(run.checkpoints / file.name)
+    with pytest.raises(RunError, match=r"config\.yaml or the checkpoint is not what the run was made with"):
+        train_toy(run.path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "10"},
+        {"step": -10},
+        {"step": 9},
+        {"step": None},
+        {"step": torch.ones(2)},
+        {"seconds": "long"},
+        {"seconds": float("nan")},
+        {"seconds": -1.0},
+        {"evaluated": None},
+        {"evaluated": 11},
+        {"loss": None},
+        {"loss": {"count": 2, "total": None}},
+        {"loss": {"count": 0, "total": torch.tensor(1.0).double()}},
+        {"loss": {"count": 2, "total": torch.ones(3).double()}},
+        {"loss": {"count": 2, "total": 1.0}},
+        {"random": {}},
+        {"random": {"cpu": None, "cuda": []}},
+        {"random": {"cpu": torch.ones(3), "cuda": []}},
+        {"random": {"cpu": torch.ones(3, dtype=torch.uint8), "cuda": []}},
+        {"random": {"cpu": torch.get_rng_state(), "cuda": None}},
+        {"workload": {}},
+        {"workload": None},
+        {"workload": {"other": 3}},
+        {"fingerprint": torch.ones(2)},
+        {"fingerprint": "abc"},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_with_content_of_another_form_is_one_sentence(tmp_path, changes):
+    run = interrupted(tmp_path / "run")
+    changed_checkpoint(run, **changes)
+    with pytest.raises(RunError, match=r"^The checkpoint in .*run.checkpoints (is damaged|does not belong)"):
+        train_toy(run.path)
+    assert run.status["state"] == "failed"  # and can be read
+
+
+def test_a_state_that_the_workload_refuses_keeps_its_sentence(tmp_path):
+    class Proud(ToyWorkload):
+        def load_state_dict(self, state):
+            raise StateError("Not mine.")
+
+    run = interrupted(tmp_path / "run")
+    with pytest.raises(StateError, match=r"^Not mine\.$"):
+        train_toy(run.path, Proud())
+
+
+@pytest.mark.parametrize("left", [None, 0, 1, 2])
+def test_evaluations_that_the_checkpoint_knows_must_be_there(tmp_path, left):
+    run = interrupted(tmp_path / "run")  # after step 10: evaluations at 0, 4 and 8
+    file = run.path / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 3
+    file.unlink()
+    if left is not None:
+        file.write_text("".join(lines[:left]))
+    with pytest.raises(RunError, match=r"metrics\.jsonl lacks the evaluation at step 8"):
+        train_toy(run.path)

@@ -20,7 +20,7 @@ from adambo.experiments.configure import configure, experiment_named, read_file
 from adambo.experiments.lines import line
 from adambo.experiments.presets import names
 from adambo.experiments.settings import canonical
-from adambo.experiments.summary import failures, table
+from adambo.experiments.summary import failures, settled, table
 
 
 def compare(words: Sequence[str], out: Console, err: Console) -> int:
@@ -88,7 +88,7 @@ def _seeds(own: dict[str, Any]) -> int:
 
 def _made(jobs: Sequence[Job], own: dict[str, Any], out: Console, err: Console) -> int:
     results = run_all(jobs, err, own["jobs"])
-    ended = results.each
+    ended = results.each = settled(results.each)
     reasons = {result.reason for result in ended}
     if len(ended) == len(jobs) and all(result.refused for result in ended) and len(reasons) == 1:
         raise ConfigError(reasons.pop())  # nothing could be run, and always for the same reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
@@ -14,15 +15,24 @@ from adambo.experiments.configure import experiment_named
 from adambo.training.run_folder import RunFolder
 
 
+def settled(results: Sequence[Result]) -> list[Result]:
+    """The results, but a run that says it is finished and cannot show what it came to has failed."""
+    return [
+        result if (trouble := _trouble(result)) is None else replace(result, state="failed", reason=trouble)
+        for result in results
+    ]
+
+
 def table(results: Sequence[Result]) -> Table:
     """Mean and standard deviation over seeds of what the last evaluations say, of runs that are finished."""
+    results = settled(results)
     shown = Table(box=None, pad_edge=False)
     for column in ("run", "seeds", "train", "test", "seconds", "oracle calls"):
         shown.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
     for label in dict.fromkeys(result.job.label for result in results):
         runs = [result for result in results if result.job.label == label]
         metric = experiment_named(runs[0].job.configured.experiment).metric
-        last = [evaluation for run in runs if (evaluation := _last(run)[0]) is not None]
+        last = [RunFolder.open(run.job.folder).evaluations[-1] for run in runs if run.state == "finished"]
         seeds = str(len(last)) if len(last) == len(runs) else f"{len(last)} of {len(runs)}"
         scores = [spread([_score(one, split, metric) for one in last]) for split in ("train", "test")]
         costs = [
@@ -33,9 +43,9 @@ def table(results: Sequence[Result]) -> Table:
 
 
 def failures(results: Sequence[Result]) -> list[str]:
-    """A sentence for each run that has not finished, or of which there is no record."""
-    unlike = [(result, *_why(result)) for result in results]
-    return [f"{result.job.name}: {state}. {reason}" for result, state, reason in unlike if state != "finished"]
+    """A sentence for each run that has not finished, or cannot show what it came to."""
+    ended = settled(results)
+    return [f"{result.job.name}: {result.state}. {result.reason}" for result in ended if result.state != "finished"]
 
 
 def spread(values: Sequence[float | None], digits: int = 4) -> str:
@@ -57,20 +67,12 @@ def _score(evaluation: dict[str, Any], split: str, metric: str) -> float | None:
     return score
 
 
-def _why(result: Result) -> tuple[str, str]:
-    """State and reason; a run that cannot show what it came to has failed, whatever it says."""
-    trouble = _last(result)[1]
-    return (result.state, result.reason) if trouble is None else ("failed", trouble)
-
-
-def _last(result: Result) -> tuple[dict[str, Any] | None, str | None]:
-    """The last evaluation of a run that is finished; or none, and why there is none."""
+def _trouble(result: Result) -> str | None:
+    """Why a run that is finished has no last evaluation; None if it has one, or is not finished."""
     if result.state != "finished":
-        return None, None
+        return None
     try:
         evaluations = RunFolder.open(result.job.folder).evaluations
     except RunError as error:
-        return None, str(error)
-    if not evaluations:
-        return None, f"{result.job.folder / 'metrics.jsonl'} is missing or empty, though the run is finished."
-    return evaluations[-1], None
+        return str(error)
+    return None if evaluations else f"The run is finished, but {result.job.folder / 'metrics.jsonl'} is empty or gone."

@@ -147,8 +147,8 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
 def score(folder: Path, objective: str, configured: Configured) -> float:
     """The last metric of the split that is searched by."""
     metric = experiment_named(configured.experiment).metric
-    last = RunFolder.open(folder).evaluations[-1]
-    value: float | None = last.get(objective, {}).get(metric)
+    evaluations = RunFolder.open(folder).evaluations
+    value: float | None = evaluations[-1].get(objective, {}).get(metric) if evaluations else None
     if value is None:
         raise RunError(
             f"The run {folder} has no {metric} of the split {objective!r}, by which the search would choose."

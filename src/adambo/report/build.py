@@ -18,13 +18,14 @@ from adambo.training import atomic
 from adambo.training.run_folder import RunFolder
 
 
-def build(runs: Sequence[RunFolder], out: Path, console: Console) -> list[Path]:
+def build(runs: Sequence[RunFolder], out: Path, console: Console, notes: Sequence[str] = ()) -> list[Path]:
     """Write the report of `runs`.
 
     Args:
         runs: Which to show. One whose record is damaged is named, on the console and on the page, and left out.
         out: The page, a file that ends in .html; figures go beside it, `<stem>-<experiment>.png` and `.svg`.
         console: Says what was left out.
+        notes: Sentences about runs that were left out before.
 
     Returns:
         The files written, the page first. Each appears as a whole or not at all.
@@ -34,7 +35,8 @@ def build(runs: Sequence[RunFolder], out: Path, console: Console) -> list[Path]:
         RunError: If there is nothing to show, or the files cannot be written.
     """
     check_out(out)
-    records, notes = read(runs)
+    records, more = read(runs)
+    notes = [*notes, *more]
     for note in notes:
         console.print(note, markup=False, highlight=False)
     if not records:

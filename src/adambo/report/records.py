@@ -8,12 +8,12 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from adambo.training.run_folder import RunFolder
 
 Points = list[tuple[float, float]]
+LARGEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,11 @@ def inside(evaluation: Mapping[str, Any], split: str) -> Mapping[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else (null stands for a score that is not a number)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    """A finite number, or None for anything else (null stands for a score that is not a number).
+
+    One so large that a deviation, which has squares in it, would not be finite counts as something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -LARGEST <= value <= LARGEST:
         return None
     return float(value)
 

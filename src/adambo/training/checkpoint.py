@@ -18,7 +18,7 @@ from torch import Tensor
 from adambo.errors import RunError
 from adambo.training import atomic
 
-_NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{16})\.pt")
+_NAME = re.compile(r"step-(\d{8,18})-([0-9a-f]{16})\.pt")
 _PLAIN = (str, bytes, int, float, bool, type(None), torch.Size, torch.dtype, torch.device)  # what weights_only reads
 
 
@@ -123,7 +123,8 @@ class _Hashed:
 def _listed(folder: Path) -> list[_Checkpoint]:
     """Newest first."""
     try:
-        paths = list(folder.iterdir()) if folder.is_dir() else []
+        # A link that leads nowhere or a pipe, from which nothing comes, is no checkpoint, whatever its name.
+        paths = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
         matches = [(path, match) for path in paths if (match := _NAME.fullmatch(path.name))]
         matches.sort(key=lambda pair: (int(pair[1][1]), pair[0].stat().st_mtime_ns), reverse=True)
     except OSError as error:

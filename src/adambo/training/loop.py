@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from adambo.errors import ConfigError, NonFiniteError, RunError
-from adambo.training import atomic, checkpoint
+from adambo.errors import AdamboError, ConfigError, NonFiniteError, RunError
+from adambo.training import atomic, checkpoint, saved_state
 from adambo.training.budget import Budget, oracle_calls
 from adambo.training.events import Events
 from adambo.training.mean_loss import MeanLoss
 from adambo.training.progress import Progress
+from adambo.training.random_state import random_state, random_state_kept, set_random_state
 from adambo.training.run_folder import RunFolder
 from adambo.training.stop_signals import StopSignals
 from adambo.training.workload import Workload
@@ -153,7 +154,7 @@ class _Training:
         found = checkpoint.newest(self.run.checkpoints, self.progress.say)
         begun_before = self.run.path.joinpath("events").exists()
         if found is not None:
-            self._load(found[1])
+            self._load(*found)
             self.progress.say(f"Resumed from the checkpoint of step {self.step}.")
         elif self.run.evaluations:
             self.progress.say("There is no checkpoint, so the run begins again.")
@@ -177,7 +178,7 @@ class _Training:
     def _evaluate(self) -> None:
         if self.evaluated == self.step:
             return
-        with _random_state_kept():
+        with random_state_kept():
             scores = {split: dict(values) for split, values in self.workload.evaluate().items()}
         oracles = dict(self.workload.oracles())
         evaluation: dict[str, Any] = {
@@ -207,24 +208,33 @@ class _Training:
             "seconds": self.seconds,
             "evaluated": self.evaluated,
             "loss": self.loss.state_dict(),
-            "random": _random_state(),
+            "random": random_state(),
             "workload": self.workload.state_dict(),
+            "fingerprint": self.run.fingerprint,
         }
         checkpoint.save(self.run.checkpoints, self.step, state)
         self.saved = self.step
 
-    def _load(self, state: dict[str, Any]) -> None:
-        try:
-            self.step, self.seconds, self.evaluated = state["step"], state["seconds"], state["evaluated"]
-            self.loss.load_state_dict(state["loss"])
-            random, own = state["random"], state["workload"]
-        except KeyError as error:
+    def _load(self, step: int, state: dict[str, Any]) -> None:
+        where = f"The checkpoint in {self.run.checkpoints}"
+        saved_state.check(state, step, self.run.fingerprint, where)
+        evaluated = state["evaluated"]
+        if evaluated >= 0 and all(evaluation["step"] != evaluated for evaluation in self.run.evaluations):
             raise RunError(
-                f"The checkpoint in {self.run.checkpoints} lacks {error}: it was not written by this loop."
-            ) from error
-        self.workload.load_state_dict(own)
-        _set_random_state(random)
-        self.saved = self.step
+                f"{self.run.path / 'metrics.jsonl'} lacks the evaluation at step {evaluated}, which the checkpoint of "
+                f"step {step} knows. Put the file back as it was, or start a new run."
+            )
+        try:
+            self.workload.load_state_dict(state["workload"])
+            self.loss.load_state_dict(state["loss"])
+            set_random_state(state["random"])
+        except (AdamboError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # there is no end to what a workload makes of a foreign state
+            what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise RunError(f"{where} is damaged or of another run, its state cannot be loaded: {what}.") from error
+        self.step = self.saved = step
+        self.seconds, self.evaluated = float(state["seconds"]), evaluated
 
     def _ended(self, state: str, reason: str, signal: int | None = None) -> Outcome:
         self._set_status(state, reason)
@@ -276,23 +286,3 @@ def _best(evaluations: list[dict[str, Any]], metric: str) -> dict[str, Any] | No
             value, step = max(scored)
             return {"split": split, "metric": metric, "value": value, "step": -step}
     return None
-
-
-def _random_state() -> dict[str, Any]:
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if used else []}
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    for device in range(min(len(state["cuda"]), torch.cuda.device_count())):
-        torch.cuda.set_rng_state(state["cuda"][device], device)
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    state = _random_state()
-    try:
-        yield
-    finally:
-        _set_random_state(state)

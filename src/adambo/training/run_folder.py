@@ -11,10 +11,11 @@ lock             held while a process works on the run
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,14 @@ from typing import Any
 import yaml
 
 from adambo.errors import RunError
-from adambo.training import atomic, lock
+from adambo.training import atomic, forms, lock
+from adambo.training.forms import STATES
 
-STATES = ("running", "finished", "interrupted", "diverged", "failed")
 _CREATED = {"lock", "manifest.json", "status.json"}  # what an interrupted creation may leave
+_WITHOUT_EFFECT = (
+    *("epochs", "steps", "seconds", "oracle_calls", "evaluate_every", "checkpoint_every"),
+    *("data_dir", "device", "threads"),
+)
 
 
 class RunFolder:
@@ -91,29 +96,20 @@ class RunFolder:
             raise RunError(f"{path} is no run: there is no such folder.")
         if not _is_run(path):
             raise RunError(f"{path} is no run: it lacks config.yaml or manifest.json, which every run has.")
-        text = _read(path / "config.yaml")
-        try:
-            header = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise RunError(
-                f"{path / 'config.yaml'} is damaged, it is no YAML: {' '.join(str(error).split())}."
-            ) from error
-        form = {"experiment": str, "preset": str, "config": dict, "sources": dict}
-        if not isinstance(header, dict) or any(not isinstance(header.get(key), kind) for key, kind in form.items()):
-            raise RunError(
-                f"{path / 'config.yaml'} is not that of a run: it needs experiment and preset (names), config and "
-                "sources (mappings)."
-            )
-        return cls(path, header)
+        return cls(path, forms.header(path / "config.yaml"))
 
     @classmethod
-    def find(cls, paths: Iterable[str | Path]) -> list[RunFolder]:
+    def find(cls, paths: Iterable[str | Path], report: Callable[[str], None] | None = None) -> list[RunFolder]:
         """All runs in `paths`, each a run or a folder with runs in it, however deep; in the order of their names.
 
+        Args:
+            paths: Where to look.
+            report: Told, in a sentence each, of runs that are left out because their configuration is damaged.
+
         Raises:
-            RunError: If one of the paths holds no run.
+            RunError: If one of the paths holds no run; or one that is damaged, if there is no `report`.
         """
-        found: dict[Path, RunFolder] = {}
+        found: dict[Path, RunFolder | None] = {}
         for path in map(Path, paths):
             folders = list(_runs_below(path)) if path.is_dir() else []
             if not folders:
@@ -121,28 +117,37 @@ class RunFolder:
                     f"{path} holds no run: {'no config.yaml below it' if path.is_dir() else 'no such folder'}."
                 )
             for folder in folders:
-                found.setdefault(folder.resolve(), cls.open(folder))
-        return list(found.values())
+                if folder.resolve() in found:
+                    continue
+                try:
+                    found[folder.resolve()] = cls.open(folder)
+                except RunError as error:
+                    if report is None:
+                        raise
+                    found[folder.resolve()] = None
+                    report(f"The run {folder} is left out. {error}")
+        return [run for run in found.values() if run is not None]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what decides each step of the run; not of how far it goes, how often it is looked at, or where."""
+        decisive = {key: value for key, value in self.config.items() if key not in _WITHOUT_EFFECT}
+        return hashlib.sha256(json.dumps([self.experiment, decisive], sort_keys=True).encode()).hexdigest()
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return _json_object(self.path / "manifest.json")
+        return forms.manifest(self.path / "manifest.json")
 
     @property
     def status(self) -> dict[str, Any]:
         """How the run stands. One whose process was killed says "running"; `is_locked` tells whether that is so."""
-        status = _json_object(self.path / "status.json")
-        if status.get("state") not in STATES or not isinstance(status.get("step"), int):
-            raise RunError(
-                f"{self.path / 'status.json'} is damaged: it needs a step and a state, one of {', '.join(STATES)}."
-            )
-        return status
+        return forms.status(self.path / "status.json")
 
     def set_status(self, state: str, reason: str, step: int, best: Mapping[str, Any] | None = None) -> None:
         """Say how the run stands.
 
         Args:
-            state: One of `STATES`.
+            state: One of `forms.STATES`.
             reason: A sentence.
             step: The steps made.
             best: The best evaluation up to now, if there is one.
@@ -158,10 +163,7 @@ class RunFolder:
         Raises:
             RunError: At a damaged line.
         """
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [_evaluation(line, f"{path}, line {number}") for number, line in enumerate(_read(path).splitlines(), 1)]
+        return forms.evaluations(self.path / "metrics.jsonl")
 
     def record(self, evaluation: Mapping[str, Any]) -> None:
         """Add an evaluation. Numbers come back exactly as they are; NaN and infinities, which JSON lacks, as null."""
@@ -224,35 +226,6 @@ def _refuse_if_used(folder: Path) -> None:
         raise RunError(f"{folder} holds a run already. Resume it, or choose another folder.")
     if there and not ("lock" in there and there <= _CREATED):
         raise RunError(f"{folder} is not empty: {', '.join(sorted(there)[:3])}. Choose another folder for the run.")
-
-
-def _evaluation(line: str, where: str) -> dict[str, Any]:
-    try:
-        evaluation = json.loads(line)
-    except ValueError as error:
-        raise RunError(f"{where} is damaged, it is no JSON: {error}.") from error
-    if not isinstance(evaluation, dict) or type(evaluation.get("step")) is not int:
-        raise RunError(f"{where} is damaged: an evaluation is a JSON object with a whole number as its step.")
-    return evaluation
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read(path))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged, it is no JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{path} is damaged: it holds a {type(value).__name__}, no JSON object.")
-    return value
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is damaged: it is no UTF-8 text.") from error
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {atomic.reason(error)}.") from error
 
 
 def _plain(value: Any) -> Any:
