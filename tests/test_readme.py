@@ -53,3 +53,11 @@ def test_the_code_of_the_page_on_experiments_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("docs/experiments.md")["outcome"].state == "finished"
     assert (tmp_path / "runs" / "mine" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/experiments.md", "CONTRIBUTING.md"])
+def test_pages_link_to_files_that_are_there(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
+    assert missing == []

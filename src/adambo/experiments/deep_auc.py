@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from adambo.algorithms import SABA, Algorithm
-from adambo.draw import Draw
+from adambo.algorithms import Algorithm
 from adambo.errors import ConfigError
 from adambo.experiments.config import AucConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
-from adambo.experiments.solver_workload import Encoder, SolverWorkload
+from adambo.experiments.solver_workload import Encoder, StreamWorkload
 from adambo.problem import EncoderHeadProblem
 from adambo.problems.deep_auc import AucVariables, Examples, auc_loss, deep_auc
 from adambo.stream import draws
@@ -40,7 +39,7 @@ class Split(NamedTuple):
         return Examples(self.take(indices), self.positive[indices.to(self.positive.device, non_blocking=True)])
 
 
-class DeepAuc(SolverWorkload):
+class DeepAuc(StreamWorkload):
     """One epoch is as many steps as one pass over the lower level's half of the training data takes.
 
     Args:
@@ -105,16 +104,6 @@ class DeepAuc(SolverWorkload):
     def _from_both(lower: Split, upper: Split, size: int) -> Callable[[torch.Generator], Examples]:
         """Batches of the same size as one of each level's together, from all training data."""
         return drawn(lower._replace(groups=[*lower.groups, *upper.groups]), 2 * size)  # parts of one table
-
-    def begin(self) -> None:
-        self.solver.warm_start(self._stream.warm_start_batches(self.config.warm_start))
-        if isinstance(self.solver, SABA):
-            self.solver.fill_memory(*self._stream.slot_batches())
-
-    def draw(self, number: int) -> Draw:
-        if self._stream.step != number:
-            self._stream.seek(number)
-        return next(self._stream)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adambo.algorithms import SABA, Algorithm
+from adambo.algorithms import Algorithm
 from adambo.experiments.config import DigitsCleaningConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
-from adambo.experiments.solver_workload import SolverWorkload, judged, prepare_device
+from adambo.experiments.solver_workload import StreamWorkload, judged, prepare_device
 from adambo.problem import Problem
 from adambo.problems.hyper_cleaning import Weighed, hyper_cleaning
 from adambo.sources import key_of
@@ -23,7 +23,7 @@ from adambo.training.workload import Scores
 CLASSES = 10
 
 
-class DigitsCleaning(SolverWorkload):
+class DigitsCleaning(StreamWorkload):
     """x is a logit for each training digit; the classifier y learns from digits in proportion to its sigmoid.
 
     A label is called wrong when the weight of its digit is below one half. The split "weights" has precision and
@@ -73,16 +73,6 @@ class DigitsCleaning(SolverWorkload):
             return nn.functional.cross_entropy(self.classifier(batch.inputs), batch.labels)
 
         return Problem(loss, loss, x=[self.logits], y=self.classifier)
-
-    def begin(self) -> None:
-        self.solver.warm_start(self._stream.warm_start_batches(self.config.warm_start))
-        if isinstance(self.solver, SABA):
-            self.solver.fill_memory(*self._stream.slot_batches())
-
-    def draw(self, number: int) -> Any:
-        if self._stream.step != number:
-            self._stream.seek(number)
-        return next(self._stream)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:

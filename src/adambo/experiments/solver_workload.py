@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from adambo.algorithms import Algorithm
+from adambo.algorithms import SABA, Algorithm
+from adambo.draw import Draw
 from adambo.errors import ConfigError
 from adambo.experiments.config import RunConfig
 from adambo.kernels import twice_differentiable
+from adambo.stream import DrawStream, has_slots
 from adambo.training.workload import Scores
 
 
@@ -70,6 +72,22 @@ class SolverWorkload(ABC):
         self.solver.load_state_dict(state["solver"])
         for decay, saved in zip(self._decays, state["decays"], strict=True):
             decay.last_epoch, decay._last_lr = saved["epoch"], saved["lr"]
+
+
+class StreamWorkload(SolverWorkload):
+    """One whose draws come from a stream of batches."""
+
+    _stream: DrawStream
+
+    def begin(self) -> None:
+        self.solver.warm_start(self._stream.warm_start_batches(self.config.warm_start))
+        if isinstance(self.solver, SABA) and has_slots(self.solver.needs):
+            self.solver.fill_memory(*self._stream.slot_batches())
+
+    def draw(self, number: int) -> Draw:
+        if self._stream.step != number:
+            self._stream.seek(number)
+        return next(self._stream)
 
 
 class Encoder:
