@@ -53,6 +53,8 @@ class HyperRepresentation(SolverWorkload):
         device: Where the run computes.
     """
 
+    config: HyperRepresentationConfig
+
     def __init__(
         self,
         config: HyperRepresentationConfig,
@@ -63,38 +65,35 @@ class HyperRepresentation(SolverWorkload):
         device: torch.device,
     ) -> None:
         self.encoder, self.splits, self.device = encoder, splits, device
-        self._meta_learns = config.algorithm in ("maml", "anil")
-        single = self._meta_learns or config.adapter == "shared" or config.algorithm == "adam"
-        self._per_task = not single
-        count = 1 if single else config.tasks
+        self._per_task = config.adapter == "per_task" and config.algorithm not in ("maml", "anil", "adam")
+        count = config.tasks if self._per_task else 1
         self.heads = Heads(
             nn.Parameter(torch.zeros(count, classes, features, device=device)),
             nn.Parameter(torch.zeros(count, classes, device=device)),
         )
-        self._mu, self._config = config.mu, config
         self._labels = splits["train"].tasks.labels.to(device)
         slots = config.tasks // config.tasks_per_step
         solver: Algorithm
         if config.algorithm == "adam":
-            solver = PlainAdam(self._single_level(), **config.settings)
+            solver = PlainAdam(self._single_level(config.mu), **config.settings)
         else:
-            adapter: Literal["per_task", "shared"] = "shared" if single else "per_task"
+            adapter: Literal["per_task", "shared"] = "per_task" if self._per_task else "shared"
             problem = hyper_representation(encoder, encoder.network, self.heads, config.mu, adapter)
             tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
             solver = build_solver(config.algorithm, problem, config.settings, **tables)
         super().__init__(config, solver, steps_per_epoch=slots, metric="accuracy")
 
-    def _single_level(self) -> EncoderHeadProblem:
+    def _single_level(self, mu: float) -> EncoderHeadProblem:
         """All examples of a task are alike, and one head learns with the encoder."""
 
         def loss(features: Tensor, episodes: Episodes) -> Tensor:
             return self.heads.losses(features, episodes.labels).mean()
 
-        two_levels = hyper_representation(self.encoder, self.encoder.network, self.heads, self._mu, "shared")
+        two_levels = hyper_representation(self.encoder, self.encoder.network, self.heads, mu, "shared")
         return EncoderHeadProblem(two_levels.encoder, loss, loss, self.encoder.network, list(self.heads))
 
     def begin(self) -> None:
-        chunks = permutation(self.config.seed, 0, self._config.tasks).view(self.steps_per_epoch, -1)
+        chunks = permutation(self.config.seed, 0, self.config.tasks).view(self.steps_per_epoch, -1)
         steps = self.config.warm_start
         if self._per_task:
             for chunk in chunks:
@@ -111,9 +110,9 @@ class HyperRepresentation(SolverWorkload):
         slot = None
         if self.solver.needs.slots != (0, 0):  # a table has a row for every fixed set of tasks
             slot = int(permutation(self.config.seed, epoch, self.steps_per_epoch)[place])
-            ids = permutation(self.config.seed, 0, self._config.tasks).view(self.steps_per_epoch, -1)[slot]
+            ids = permutation(self.config.seed, 0, self.config.tasks).view(self.steps_per_epoch, -1)[slot]
         else:
-            ids = permutation(self.config.seed, epoch, self._config.tasks).view(self.steps_per_epoch, -1)[place]
+            ids = permutation(self.config.seed, epoch, self.config.tasks).view(self.steps_per_epoch, -1)[place]
         if isinstance(self.solver, MAML | ANIL):
             return [self._draw_of(self._episodes(one), key_of(seed, k)) for k, one in enumerate(ids.view(-1, 1))]
         return self._draw_of(self._episodes(ids), seed, slot)
@@ -147,7 +146,7 @@ class HyperRepresentation(SolverWorkload):
         if not own and self._per_task:
             start = Heads(*(torch.zeros_like(part[:1]) for part in self.heads))
         heads = fine_tuned(
-            start, features[:, :n], labels[:, :n], self._mu, self._config.fine_tune_steps, self._config.fine_tune_lr
+            start, features[:, :n], labels[:, :n], self.config.mu, self.config.fine_tune_steps, self.config.fine_tune_lr
         )
         right = heads.logits(features[:, n:]).argmax(1) == labels[:, n:]
         loss = heads.losses(features[:, n:], labels[:, n:]).mean()
