@@ -143,7 +143,7 @@ def test_the_lower_solution_of_auc_is_the_gap_of_mean_scores_and_its_curvature_i
     point = problem.at(adambo.Draw(cross=(batch,), hessian=(batch,), lower=(batch,)))
     (curvature,) = point.hessian([torch.ones(())])
     assert float(curvature) == pytest.approx(2 * p * (1 - p))
-    _, (slope,) = point.lower_gradient()
+    (slope,) = point.lower_gradient()
     assert (variables.alpha - slope / curvature).item() == pytest.approx(gap.item())
 
 

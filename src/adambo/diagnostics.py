@@ -130,7 +130,7 @@ def _slope(problem: Problem, draw: Draw, x: Vector | None = None, y: Vector | No
     found = []
     for sign in (1.0, -1.0):
         with _displaced(problem, draw, sign * step, x, y) as point:
-            found.append(point.lower_gradient()[1])
+            found.append(point.lower_gradient())
     return scaled(added(found[0], found[1], -1.0), 1.0 / (2.0 * step))
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from adambo.draw import Batch, Draw, is_empty
 from adambo.errors import SampleError
-from adambo.masks import SameMasks
+from adambo.masks import SameMasks, repeating
 
 Join = Callable[[list[Batch]], tuple[Batch, list[int]]]
+Divide = Callable[[Batch, int], Sequence[Batch]]
 
 
 class Encodings:
@@ -29,6 +32,10 @@ class Encodings:
         concatenate: False: one call per batch object. True or a function: one call for the batches that need a graph
             and one for those that do not.
         masks: Where dropout must be the same in every evaluation of the draw.
+        microbatches: Into how many parts a batch is divided for the encoder. The activations of the last part alone
+            are kept; those of the others are computed again, part by part, in the backward pass, which begins with the
+            last.
+        divide: Divides a batch so.
     """
 
     def __init__(
@@ -37,8 +44,11 @@ class Encodings:
         draw: Draw,
         concatenate: bool | Join = False,
         masks: SameMasks | None = None,
+        microbatches: int = 1,
+        divide: Divide | None = None,
     ) -> None:
         self.encoder, self.masks = encoder, masks
+        self.microbatches, self.divide = microbatches, divided if divide is None else divide
         self.join: Join | None = None
         if concatenate is not False:
             self.join = joined if concatenate is True else concatenate
@@ -54,6 +64,10 @@ class Encodings:
         features = self._features[id(batch)]
         return features if through_encoder else tree_map(_detached, features)
 
+    def tensors(self, batch: Batch) -> list[Tensor]:
+        """The features of `batch`, one by one."""
+        return [t for t in tree_leaves(self.features(batch, True)) if isinstance(t, Tensor)]
+
     def _encode(self, batch: Batch) -> None:
         graph = any(batch is b for b in self._with_graph)
         group = [batch]
@@ -62,13 +76,46 @@ class Encodings:
             group = [b for b in group if not is_empty(b)]
         with torch.set_grad_enabled(graph), self.masks.of(group[0]) if self.masks else nullcontext():
             if len(group) == 1:
-                self._features[id(batch)] = self.encoder(batch)
+                self._features[id(batch)] = self._encoded(batch, graph)
                 return
             assert self.join is not None
             together, lengths = self.join(group)
-            leaves, form = tree_flatten(self.encoder(together))
+            leaves, form = tree_flatten(self._encoded(together, graph))
             for b, parts in zip(group, zip(*[_cut(t, lengths) for t in leaves], strict=True), strict=True):
                 self._features[id(b)] = tree_unflatten(list(parts), form)
+
+    def _encoded(self, batch: Batch, graph: bool) -> Any:
+        if self.microbatches == 1:
+            return self.encoder(batch)
+        *parts, last = self.divide(batch, self.microbatches)
+        encode = partial(_recomputed, self.encoder) if graph else self.encoder
+        features = [tree_flatten(f) for f in (*[encode(part) for part in parts], self.encoder(last))]
+        columns = zip(*[leaves for leaves, _ in features], strict=True)
+        return tree_unflatten([torch.cat(column) for column in columns], features[0][1])
+
+
+def _recomputed(encoder: Callable[[Batch], Any], batch: Batch) -> Any:
+    """The features, whose activations are computed again when a backward pass needs them, with the same dropout."""
+    return checkpoint(encoder, batch, use_reentrant=False, preserve_rng_state=False, context_fn=repeating)
+
+
+def divided(batch: Batch, parts: int) -> list[Batch]:
+    """A batch of tensors, divided along their first axis into so many parts (fewer where it is shorter).
+
+    Example:
+        >>> [part[0].tolist() for part in divided((torch.arange(5), torch.zeros(5, 2)), 2)]
+        [[0, 1, 2], [3, 4]]
+    """
+    leaves, form = tree_flatten(batch)
+    lengths = {len(t) if isinstance(t, Tensor) and t.dim() else -1 for t in leaves}
+    if len(lengths) != 1 or -1 in lengths:
+        raise SampleError(
+            "microbatches= divides batches that are tensors (or tuples, lists and dictionaries of tensors) with one "
+            f"length along their first axis, but came {type(batch).__name__} with the lengths {sorted(lengths)}. Give "
+            "divide=, a function (batch, parts) -> batches."
+        )
+    columns = zip(*[t.tensor_split(min(parts, lengths.copy().pop())) for t in leaves], strict=True)
+    return [tree_unflatten(list(column), form) for column in columns]
 
 
 def joined(batches: list[Batch]) -> tuple[Batch, list[int]]:

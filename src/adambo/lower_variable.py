@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from adambo.errors import SampleError, WholeTableUsed
+from adambo.errors import AdamboError, ProblemError, SampleError, WholeTableUsed
 from adambo.processes import Processes
-from adambo.vectors import Vector, clones, copy_
+from adambo.vectors import Vector, add_, clones, copy_, zero_filled
 
 
 class LowerVariable:
@@ -29,9 +29,11 @@ class LowerVariable:
         blocks: How many independent lower problems the vectors hold, one after the other.
         tasks: Which tasks those are, as far as the host knows without asking a device; None for the whole of `y`.
         tasks_of_all: The same for all processes together.
+        leaves_are_rows: Whether the leaves hold just what belongs to the draw, as vectors do.
     """
 
     blocks = 1
+    leaves_are_rows = True
     tasks: frozenset[int] | None = None
     tasks_of_all: frozenset[int] | None = None
 
@@ -47,6 +49,18 @@ class LowerVariable:
     def rows(self, tensors: Sequence[Tensor]) -> Vector:
         """Of tensors shaped like `leaves`, the part that belongs to this draw."""
         return list(tensors)
+
+    def filled(self, parts: Sequence[Tensor | None], name: str) -> Vector:
+        """A gradient in the leaves with zeros for None, which must not be everywhere; `name` is that of the loss."""
+        if all(part is None for part in parts):
+            raise self._unused(name)
+        return zero_filled(parts, self.leaves)
+
+    def _unused(self, name: str) -> AdamboError:
+        return ProblemError(
+            f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
+            "parameters given as y, and that nothing detaches them."
+        )
 
     def average(self, vector: Vector) -> Vector:
         """The mean of a vector over processes."""
@@ -87,6 +101,8 @@ class LowerVariable:
 class TableRows(LowerVariable):
     """The rows of the named tasks, for losses that may use the whole table: gradients in `y` are dense."""
 
+    leaves_are_rows = False
+
     def __init__(self, tables: Vector, processes: Processes, ids: Any) -> None:
         super().__init__(tables, processes)
         self.ids = _checked_ids(ids, tables)
@@ -126,7 +142,9 @@ class TableRows(LowerVariable):
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
         # Plain SGD by hand (nothing else is accepted with tasks): an optimiser would go over the whole table.
         rate = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
-        rates = [rate[table] for table in self.tables]
+        self._move(gradient, [rate[table] for table in self.tables])
+
+    def _move(self, gradient: Vector, rates: Sequence[float | Tensor]) -> None:
         self.assign([v - lr * d for v, lr, d in zip(self.values(), rates, gradient, strict=True)])
 
     def write_back(self) -> None:
@@ -155,12 +173,17 @@ class GatheredRows(TableRows):
     answered so; it raises `WholeTableUsed`, upon which a solver makes the problem go back to `TableRows`.
     """
 
+    leaves_are_rows = True
+
     def __init__(self, tables: Vector, processes: Processes, ids: Any) -> None:
         super().__init__(tables, processes, ids)
         self.leaves = [t.detach().index_select(0, self.ids).requires_grad_() for t in tables]
 
     def reading(self) -> AbstractContextManager[Any]:
         return _RowLookup(self.tables, self.leaves, self.ids)
+
+    def _unused(self, name: str) -> AdamboError:
+        return WholeTableUsed(f"or not at all, in the {name} loss")
 
     def rows(self, tensors: Sequence[Tensor]) -> Vector:
         return list(tensors)
@@ -170,6 +193,13 @@ class GatheredRows(TableRows):
 
     def assign(self, values: Sequence[Tensor]) -> None:
         copy_(self.leaves, values)
+
+    def _move(self, gradient: Vector, rates: Sequence[float | Tensor]) -> None:
+        if isinstance(rates[0], Tensor) or len(set(rates)) > 1:  # a scheduler's rate may live on the device
+            super()._move(gradient, rates)
+            return
+        with torch.no_grad():
+            add_(self.leaves, gradient, -rates[0])
 
     def write_back(self) -> None:
         self.write_state(self.tables, [leaf.detach() for leaf in self.leaves])

@@ -12,30 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from adambo.draw import Batch, Draw
+from adambo.draw import Batch, Draw, is_empty
 from adambo.encodings import Encodings
-from adambo.errors import ProblemError, SampleError, WholeTableUsed
+from adambo.errors import ProblemError, SampleError
 from adambo.kernels import explained
 from adambo.ledger import Ledger
-from adambo.lower_variable import GatheredRows, LowerVariable
-from adambo.masks import SameMasks
+from adambo.lower_graph import LowerGraph
+from adambo.lower_variable import LowerVariable
+from adambo.masks import Repeatable, SameMasks
 from adambo.products import accumulate, gradient, product
-from adambo.vectors import Vector, dot, scaled, zeros
+from adambo.vectors import Vector, dot, scaled, zero_filled, zeros
 
 if TYPE_CHECKING:
     from adambo.problem import Problem
-
-
-class LowerGraph(NamedTuple):
-    """The lower loss on one batch, with a gradient that can be differentiated again."""
-
-    g: Tensor
-    g_y: Vector
 
 
 class Point:
@@ -51,6 +45,7 @@ class Point:
         encodings: The features of the batches, where there is an encoder.
         ledger: Where oracle calls are counted.
         masks: Where dropout must be the same at every point of the draw.
+        closed: Lower losses at the same x whose derivatives in y are in closed form, by batch.
     """
 
     def __init__(
@@ -61,14 +56,17 @@ class Point:
         encodings: Encodings | None,
         ledger: Ledger,
         masks: SameMasks | None = None,
+        closed: dict[int, LowerGraph] | None = None,
     ) -> None:
         self.problem, self.draw, self.y, self.ledger = problem, draw, y, ledger
         self._encodings, self._masks = encodings, masks
         self._graphs: dict[int, LowerGraph] = {}
+        self._losses: dict[int, Tensor] = {}
+        self._closed = {} if closed is None else closed
 
     def after_move(self) -> Point:
         """The point with the values that `y` has now."""
-        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger, self._masks)
+        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger, self._masks, self._closed)
 
     @contextmanager
     def elsewhere(self, x: Sequence[Tensor] | None = None, y: Vector | None = None) -> Iterator[Point]:
@@ -84,7 +82,8 @@ class Point:
                 self.y.assign(y)
             encodings = self._encodings if x is None else self.problem.encodings(self.draw, self._masks)
             try:
-                yield Point(self.problem, self.draw, self.y, encodings, self.ledger, self._masks)
+                closed = self._closed if x is None else None
+                yield Point(self.problem, self.draw, self.y, encodings, self.ledger, self._masks, closed)
             finally:
                 if here is not None:
                     self.y.assign(here)
@@ -101,24 +100,38 @@ class Point:
         """∇y f on the upper batch."""
         self.ledger.grad_y_f += 1
         f_y = gradient(self.f, self.y.leaves, keep_graph=True)
-        return self.y.average(self.y.rows(self._filled(f_y, "upper")))
+        return self.y.average(self.y.rows(self.y.filled(f_y, "upper")))
 
     @property
     def g(self) -> Tensor:
         """The lower loss on the cross batch."""
-        return self._graph(self._first("cross")).g
+        batch = self._first("cross")
+        self._graph(batch)
+        return self._lower_loss(batch)
 
-    def lower_gradient(self, index: int = 0) -> tuple[Tensor, Vector]:
-        """g and ∇y g on lower batch `index`, ready for a lower step."""
+    def lower_gradient(self, index: int = 0) -> Vector:
+        """∇y g on lower batch `index`, ready for a lower step."""
         batch = self.draw.lower[index]
         self.ledger.read("lower", batch)
         self.ledger.grad_y_g += 1
-        if id(batch) in self._graphs:  # a Hessian or cross product has needed it; else no graph is made for it
-            g, g_y = self._graphs[id(batch)]
-        else:
-            g = self._evaluate("lower", batch, through_encoder=False)
-            g_y = self.y.rows(self._filled(gradient(g, self.y.leaves), "lower"))
-        return g.detach(), self.y.average([part.detach() for part in g_y])
+        graph = self._known_graph(batch) or self._new_graph(batch)
+        if graph.is_closed:
+            self._graphs[id(batch)] = graph  # autograd's is used up by one gradient: nothing is kept for products
+        return self.y.average(graph.gradient())
+
+    def lower_loss(self, index: int = 0) -> Tensor:
+        """g on lower batch `index`."""
+        return self._lower_loss(self.draw.lower[index])
+
+    def lower_values(self, index: int = 0) -> Vector:
+        """g on lower batch `index` if it is known: a closed form finds the gradient without it."""
+        batch = self.draw.lower[index]
+        return [self._losses[id(batch)]] if id(batch) in self._losses else []
+
+    def _lower_loss(self, batch: Batch) -> Tensor:
+        if id(batch) not in self._losses:
+            self._losses[id(batch)] = self._evaluate("lower", batch, through_encoder=False).detach()
+        return self._losses[id(batch)]
 
     def hessian(self, vector: Vector, index: int = 0) -> Vector:
         """∇²yy g · vector on Hessian batch `index`."""
@@ -193,12 +206,17 @@ class Point:
         if not roots:
             return zeros(self.problem.x)
         found = product(roots, self.problem.x, weights, keep_graph=keep_graph)
-        return self.problem.processes.average(_zero_filled(found, self.problem.x))
+        return self.problem.processes.average(zero_filled(found, self.problem.x))
 
     def surrogate(self, z: Vector) -> Tensor:
         """The scalar S, for those whose framework owns `backward()`."""
-        (f, *g_y), (_, *weights) = self._surrogate_roots(z)
-        return f + dot(g_y, weights) if g_y else f
+        (f, *roots), (_, *weights) = self._surrogate_roots(z)
+        if not roots:
+            return f
+        # The roots of a closed form have the right derivative in x, but not the value ⟨∇y g, z⟩.
+        cross = dot(roots, weights)
+        value = dot(self._graph(self._first("cross")).gradient(keep_graph=True), z)
+        return f + cross - (cross.detach() + value)
 
     def _surrogate_roots(self, z: Vector) -> tuple[Vector, Vector]:
         self.ledger.grad_x_f += 1
@@ -209,28 +227,38 @@ class Point:
         batch = self._first("cross")
         self.ledger.read("cross", batch)
         self.ledger.cross_vector += 1
-        return _differentiable(self._graph(batch).g_y, z)
+        return self._graph(batch).cross(z)
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
-        g_y: Sequence[Tensor] = self._graph(batch).g_y
-        weights: Sequence[Tensor] = vector
-        if not all(part.requires_grad for part in g_y):  # g is linear in some tensors of y
-            g_y, weights = _differentiable(g_y, weights)
-            if not g_y:
-                return zeros(vector)
         try:
-            found = product(g_y, self.y.leaves, weights)
+            found = self._graph(batch).hessian(vector)
         except RuntimeError as error:
             raise explained(error, self.problem.modules) from error
-        return self.y.average(self.y.rows(_zero_filled(found, self.y.leaves)))
+        return self.y.average(found)
 
     def _graph(self, batch: Batch) -> LowerGraph:
-        if id(batch) not in self._graphs:
-            crosses = any(batch is b for b in self.draw.cross)
-            g = self._evaluate("lower", batch, through_encoder=crosses)
-            g_y = gradient(g, self.y.leaves, differentiable=True)
-            self._graphs[id(batch)] = LowerGraph(g.detach(), self.y.rows(self._filled(g_y, "lower")))
-        return self._graphs[id(batch)]
+        graph = self._known_graph(batch)
+        if graph is None:
+            graph = self._graphs[id(batch)] = self._new_graph(batch)
+        return graph
+
+    def _known_graph(self, batch: Batch) -> LowerGraph | None:
+        """What was found on `batch` here, or at the same x, from where a closed form is moved."""
+        key = id(batch)
+        if key not in self._graphs and key in self._closed:
+            self._graphs[key] = self._closed[key].moved()
+        return self._graphs.get(key)
+
+    def _new_graph(self, batch: Batch) -> LowerGraph:
+        features = () if self._encodings is None or is_empty(batch) else self._encodings.tensors(batch)
+        repeatable = Repeatable(self.problem.device, self.problem.buffers) if len(self.draw.lower) > 1 else None
+        g = self._evaluate("lower", batch, through_encoder=any(batch is b for b in self.draw.cross))
+        self._losses[id(batch)] = g.detach()
+        graph = LowerGraph.of(g, self.y, None if self.problem.lower_is_unreadable else features)
+        self.problem.lower_is_unreadable |= graph.is_unreadable
+        if graph.is_closed and repeatable is not None and repeatable.still():
+            graph = self._closed[id(batch)] = graph.keeping_y()  # for the lower steps that follow
+        return graph
 
     def _evaluate(self, name: str, batch: Batch, through_encoder: bool) -> Tensor:
         return self.problem.evaluate(name, batch, self.y, self._encodings, through_encoder, self._masks)
@@ -242,22 +270,3 @@ class Point:
                 f"The draw holds no {role} batch, which is needed here. Build it with needs=solver.needs."
             )
         return batches[0]
-
-    def _filled(self, parts: Sequence[Tensor | None], name: str) -> Vector:
-        if all(part is None for part in parts):
-            if isinstance(self.y, GatheredRows):
-                raise WholeTableUsed(f"or not at all, in the {name} loss")
-            raise ProblemError(
-                f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
-                "parameters given as y, and that nothing detaches them."
-            )
-        return _zero_filled(parts, self.y.leaves)
-
-
-def _differentiable(gradient: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Vector, Vector]:
-    pairs = [(part, weight) for part, weight in zip(gradient, weights, strict=True) if part.requires_grad]
-    return [part for part, _ in pairs], [weight for _, weight in pairs]
-
-
-def _zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
-    return [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True)]

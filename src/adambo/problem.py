@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from adambo.draw import Batch, Draw, is_empty
-from adambo.encodings import Encodings, Join
+from adambo.encodings import Divide, Encodings, Join
 from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable, TableRows
@@ -75,6 +76,7 @@ class Problem:
         self.x_is_sharded = any(is_sharded(p) for p in self.x)
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
         self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
+        self.lower_is_unreadable = False  # a lower loss without closed forms is not searched for them again
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
@@ -224,6 +226,14 @@ class EncoderHeadProblem(Problem):
         concatenate: True encodes the batches of a step in one call, joined along their first axis (tensors, or
             tuples, lists and dictionaries of tensors, of equal trailing shapes). A function from a list of batches to
             (joined batch, list of lengths) does the same for batches that need padding or have another form.
+        microbatches: The encoder works through a batch in so many parts, of which only one has its activations in
+            memory at a time; the hypergradient is the same to rounding. It costs one more forward pass of the encoder
+            for all parts but one, which is done again in the backward pass.
+        divide: A function (batch, parts) -> batches, for batches that are not made of tensors with one example per
+            row.
+
+    Raises:
+        ProblemError: As `Problem`; and for microbatches of a module that looks at a batch as a whole (BatchNorm).
     """
 
     _rows_class = GatheredRows
@@ -238,16 +248,33 @@ class EncoderHeadProblem(Problem):
         tasks: Callable[[Batch], Any] | None = None,
         *,
         concatenate: bool | Join = False,
+        microbatches: int = 1,
+        divide: Divide | None = None,
         group: Any = "auto",
     ) -> None:
         super().__init__(upper, lower, x, y, tasks, group=group)
         self.encoder, self.concatenate = encoder, concatenate
+        self.microbatches, self.divide = microbatches, divide
         if isinstance(encoder, nn.Module) and encoder not in self.modules:
             self.modules.append(encoder)
             self.buffers += [b for b in encoder.buffers() if all(b is not known for known in self.buffers)]
 
+        self._check_microbatches()
+
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
-        return Encodings(self.encoder, draw, self.concatenate, masks)
+        return Encodings(self.encoder, draw, self.concatenate, masks, self.microbatches, self.divide)
+
+    def _check_microbatches(self) -> None:
+        if not isinstance(self.microbatches, int) or isinstance(self.microbatches, bool) or self.microbatches < 1:
+            raise ProblemError(f"microbatches={self.microbatches!r} is not a number of parts: give 1 or more.")
+        if self.microbatches > 1:
+            for layer in (layer for module in self.modules for layer in module.modules()):
+                if isinstance(layer, _BatchNorm):
+                    raise ProblemError(
+                        f"{type(layer).__name__} normalises over the batch it is given, so microbatches="
+                        f"{self.microbatches} would change the hypergradient. Use a layer that treats every example "
+                        "alone (LayerNorm, GroupNorm), or microbatches=1."
+                    )
 
 
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:

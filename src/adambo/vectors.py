@@ -29,6 +29,11 @@ def zeros(like: Sequence[Tensor]) -> Vector:
     return [torch.zeros_like(t, requires_grad=False) for t in like]
 
 
+def zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:
+    """The tensors, with zeros for those that are None."""
+    return [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True)]
+
+
 def clones(tensors: Sequence[Tensor]) -> Vector:
     return [t.detach().clone() for t in tensors]
 

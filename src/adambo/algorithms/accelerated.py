@@ -77,13 +77,14 @@ class AcceleratedLower(TwoPoints):
         return replace(draw, lower=()) if idle else draw
 
     def accelerate(self, point: Point) -> tuple[list[Tensor], Vector]:
-        """y_{t+1}, from the lower batches of the draw; returns g at each w, and the y before the last step."""
-        losses, y_prev = [], point.y.values()
+        """y_{t+1}, from the lower batches of the draw; returns g at the first w, if any, and y before the last step."""
+        losses: list[Tensor] = []
+        y_prev = point.y.values()
         if self.option == 1:
             y_prev = self.recall("y_prev", point, first=y_prev)
         for index in range(len(point.draw.lower)):
-            g, y_prev = self._nesterov_step(point, y_prev, index)
-            losses.append(g)
+            here, y_prev = self._nesterov_step(point, y_prev, index)
+            losses += [] if losses else [here.lower_loss(index)]
         return losses, y_prev
 
     def averaged(self, y_hat: Vector, y: Vector) -> Vector:
@@ -111,10 +112,11 @@ class AcceleratedLower(TwoPoints):
         self._momentum.write(point.y, {"y_prev": y_prev}, self.guard)
         self.memory.forget(point.y, self.guard)  # y_prev = ŷ = y
 
-    def _nesterov_step(self, point: Point, y_prev: Vector, index: int = 0) -> tuple[Tensor, Vector]:
+    def _nesterov_step(self, point: Point, y_prev: Vector, index: int = 0) -> tuple[Point, Vector]:
         y = point.y.values()
         point.y.assign(added(y, added(y, y_prev, -1.0), self.nesterov))  # w
-        g, gradient = point.after_move().lower_gradient(index)
-        self.guard.watch("the lower loss", g, *gradient)
+        here = point.after_move()
+        gradient = here.lower_gradient(index)
+        self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
         point.y.descend(gradient, self.lower_optimizer, self.guard.apply)  # w − γ ∇y g
-        return g, y
+        return here, y

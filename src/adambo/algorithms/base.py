@@ -205,14 +205,12 @@ class Algorithm(ABC):
 
     def descend(self, point: Point) -> Tensor:
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""
-        losses = []
         for index in range(len(point.draw.lower)):
             here = point if index == 0 else point.after_move()
-            g, gradient = here.lower_gradient(index)
-            self.guard.watch("the lower loss", g, *gradient)
+            gradient = here.lower_gradient(index)
+            self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
             point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
-            losses.append(g)
-        return losses[0]
+        return point.lower_loss()
 
     def upper_state(self, name: str, kept: Callable[[dict[str, Any]], float] | None = None) -> Callable[[], Vector]:
         """What the upper optimiser keeps under `name`, looked up when it is asked for; see `optimizer_state`."""

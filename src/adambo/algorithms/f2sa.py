@@ -107,10 +107,11 @@ class F2SA(Algorithm):
             z, losses = self.recall("z", points[0], first=y.values()), []
             rate = self._capped_rate(points[0], lam)
             for point in points:
-                g, g_y = point.lower_gradient()
+                g_y, g = point.lower_gradient(), point.lower_loss()
                 y_direction = added(scaled(point.f_y, y.blocks), g_y, lam)  # with tasks, f is a mean and g a sum
                 with point.elsewhere(y=z) as there:
-                    g_z, gradient = there.lower_gradient()
+                    gradient = there.lower_gradient()
+                    g_z = there.lower_loss()
                     y.descend(gradient, self.lower_optimizer, self.guard.apply)  # moves z, whose values y has here
                     z = y.values()
                 y.assign(added(y.values(), y_direction, -rate))

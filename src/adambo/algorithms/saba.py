@@ -107,7 +107,7 @@ class SABA(RunningZ):
                     p.grad = part  # x.grad <- saga_j(∇x f) − saga_i(∇²xy g z_t)
             else:
                 point.backward(z)  # x.grad <- ∇x f − ∇²xy g z_t
-            lower_loss, g_y = point.lower_gradient()
+            g_y, lower_loss = point.lower_gradient(), point.lower_loss()
             g_y = visits.saga("g_y", i, g_y)
             self.guard.watch("the lower loss", lower_loss, *g_y)
             point.y.descend(g_y, self.lower_optimizer, self.guard.apply)  # y_{t+1}
@@ -141,7 +141,7 @@ class SABA(RunningZ):
         oracles: dict[str, Callable[[], Vector]] = {"f_y": lambda: point.f_y, "f_x": lambda: point.f_x}
         if not draw.upper:
             oracles = {"hessian": lambda: point.hessian(z), "cross": lambda: point.cross(z)}
-            oracles["g_y"] = lambda: point.lower_gradient()[1]
+            oracles["g_y"] = point.lower_gradient
         for name, oracle in oracles.items():
             if name in self.tables:
                 new = oracle()

@@ -116,8 +116,8 @@ class SurrogateSteps(Algorithm):
             S = point.surrogate(z)
             self.guard.watch("the surrogate", S)
             if self.lower_steps == 1 and self.hypergradient_at == "current":
-                g, gradient = point.lower_gradient()
-                self.guard.watch("the lower loss", g, *gradient)
+                gradient = point.lower_gradient()
+                self.guard.watch("the lower loss", point.lower_loss(), *gradient)
             self.guard.settle(self.lower_optimizer)
         self._pending = (*self._pending, _Pending(point, z, gradient, after, self._x_versions()))
         return S

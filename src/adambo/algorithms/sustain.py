@@ -85,12 +85,12 @@ class SUSTAIN(TwoPoints):
             y = point.y.values()
             z = self.solve(point)
             point.backward(z)  # x.grad <- E_t(x_t, y_t)
-            lower_loss, g_y = point.lower_gradient()
+            g_y, lower_loss = point.lower_gradient(), point.lower_loss()
             h_g, E_prev = g_y, None
             if self.steps > 0:
                 with self.at_previous(point, self.recall("y_prev", point, first=y)) as previous:
                     E_prev = self.watched(previous.hypergradient(self.solve_again(previous)))
-                    _, g_prev = previous.lower_gradient()
+                    g_prev = previous.lower_gradient()
                 # ∇y g + (1 − ρ_g) (h_g − ∇y g at the previous point). At a task's first visit the last two are equal,
                 # so that nothing is corrected.
                 h_g = added(g_y, added(self.recall("h_g", point, first=g_prev), g_prev, -1.0), 1 - self.rho_g)

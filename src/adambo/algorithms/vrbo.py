@@ -142,7 +142,7 @@ class VRBO(Algorithm):
         """E and ∇y g at `point`, the losses there, and the z in E; the first ones of a step prepare the inverse."""
         z = self.solve(point) if first else self.inverse.solve_again(point, point.f_y)
         E = point.hypergradient(z, keep_graph=True)  # that of the features serves the other point of the pair
-        g, g_y = point.lower_gradient()
+        g_y, g = point.lower_gradient(), point.lower_loss()
         self.guard.watch("the upper loss", point.f)
         self.guard.watch("the lower loss", g)
         return E, g_y, (point.f.detach(), g), z

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adambo.encodings import divided
 from adambo.problem import EncoderHeadProblem
 
 
@@ -55,9 +56,16 @@ def auc_loss(
 
 
 def deep_auc(
-    score: Callable[[Any], Tensor], network: nn.Module, variables: AucVariables, p: float, margin: float = 0.0
+    score: Callable[[Any], Tensor],
+    network: nn.Module,
+    variables: AucVariables,
+    p: float,
+    margin: float = 0.0,
+    microbatches: int = 1,
 ) -> EncoderHeadProblem:
     """The problem of a network whose `score(inputs)` is one number per example; batches are `Examples`.
+
+    With `microbatches` the network works through a batch in so many parts, to save memory.
 
     Example:
         >>> network, variables = nn.Linear(3, 1), AucVariables()
@@ -82,4 +90,11 @@ def deep_auc(
         lower=lambda features, batch: -loss(features, batch),
         x=[*network.parameters(), variables.a, variables.b],
         y=[variables.alpha],
+        microbatches=microbatches,
+        divide=_divided,
     )
+
+
+def _divided(batch: Examples, parts: int) -> list[Examples]:
+    pairs = divided((batch.inputs, batch.positive), parts)
+    return [Examples(inputs, positive) for inputs, positive in pairs]

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from adambo.problem import EncoderHeadProblem
 
@@ -60,6 +62,7 @@ def hyper_representation(
     heads: Heads,
     mu: float,
     adapter: Literal["per_task", "shared"] = "per_task",
+    microbatches: int = 1,
 ) -> EncoderHeadProblem:
     """The problem of an encoder and heads that start at the values of `heads`, which it moves.
 
@@ -69,6 +72,7 @@ def hyper_representation(
         heads: One per task, or a single one for "shared" (and for MAML and ANIL, which learn an initial head).
         mu: Weight of the regulariser.
         adapter: See above.
+        microbatches: Into how many parts the tasks of a batch are divided for the encoder, to save memory.
 
     Example:
         >>> encoder, heads = nn.Linear(4, 3), Heads(nn.Parameter(torch.zeros(6, 2, 3)), nn.Parameter(torch.zeros(6, 2)))
@@ -104,7 +108,21 @@ def hyper_representation(
         x=x,
         y=list(heads),
         tasks=(lambda episodes: episodes.ids) if per_task else None,
+        microbatches=microbatches,
+        divide=_divided,
     )
+
+
+def _divided(episodes: Episodes, parts: int) -> list[Episodes]:
+    """The same tasks in several episodes."""
+    parts = min(parts, len(episodes.ids))
+    each = episodes.labels.shape[1]
+    ids, labels = episodes.ids.tensor_split(parts), episodes.labels.tensor_split(parts)
+    ends = list(accumulate(each * len(part) for part in ids))
+    leaves, form = tree_flatten(episodes.inputs)
+    columns = zip(*[leaf.tensor_split(ends[:-1]) for leaf in leaves], strict=True)
+    inputs = [tree_unflatten(list(column), form) for column in columns]
+    return [Episodes(*part, episodes.support) for part in zip(ids, inputs, labels, strict=True)]
 
 
 @torch.no_grad()

@@ -1,0 +1,242 @@
+"""Tensors of a loss that are affine in `y`: how they change with `y`, and what that means backwards.
+
+An `Affine` is a tree whose ends are the tensors of `y`. It stands for a tensor A y + a: `change` is A v, `pull` is
+Aᵀ c. The constant a is not kept, because nobody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adambo.vectors import Vector
+
+Cotangent = tuple[Tensor, Tensor]  # a tensor that depends on x, and the derivative in it
+
+
+class Affine:
+    """A tensor of the graph.
+
+    Attributes:
+        shape: Its shape.
+        sources: The affine tensors it is made of.
+        has_constant: Whether a constant that is not known was added on the way from `y`.
+    """
+
+    shape: torch.Size
+    sources: Sequence[Affine] = ()
+    has_constant: bool = False
+
+    def change(self, v: Vector) -> Tensor:
+        """A v"""
+        raise NotImplementedError
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        """What a derivative `c` in this tensor is in each of its sources."""
+        raise NotImplementedError
+
+    def pull(self, c: Tensor, into: list[Tensor | None]) -> None:
+        """into += Aᵀ c, one entry per tensor of `y`."""
+        for source, part in zip(self.sources, self.back(c), strict=True):
+            source.pull(part, into)
+
+    def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
+        """∂/∂x of ⟨slope(A y), A z⟩, where A depends on x: `bent` is the slope's derivative along A z."""
+        for source, b, s in zip(self.sources, self.back(bent), self.back(slope), strict=True):
+            source.cross(b, s, y, z, found)
+
+
+class Leaf(Affine):
+    """A tensor of `y` itself."""
+
+    def __init__(self, index: int, shape: torch.Size) -> None:
+        self.index, self.shape = index, shape
+
+    def change(self, v: Vector) -> Tensor:
+        return v[self.index]
+
+    def pull(self, c: Tensor, into: list[Tensor | None]) -> None:
+        held = into[self.index]
+        into[self.index] = c if held is None else held + c
+
+    def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
+        pass
+
+
+class _OneSource(Affine):
+    def __init__(self, source: Affine, shape: torch.Size) -> None:
+        self.source, self.shape = source, shape
+        self.sources = (source,)
+        self.has_constant = source.has_constant
+
+
+class Reshaped(_OneSource):
+    def change(self, v: Vector) -> Tensor:
+        return self.source.change(v).reshape(self.shape)
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [c.reshape(self.source.shape)]
+
+
+class Expanded(_OneSource):
+    def change(self, v: Vector) -> Tensor:
+        return self.source.change(v).expand(self.shape)
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [c.sum_to_size(self.source.shape)]
+
+
+class Permuted(_OneSource):
+    def __init__(self, source: Affine, shape: torch.Size, dims: Sequence[int]) -> None:
+        super().__init__(source, shape)
+        self.dims = tuple(d % len(dims) for d in dims)
+        self._inverse = tuple(self.dims.index(k) for k in range(len(dims)))
+
+    @property
+    def swaps_the_last_two(self) -> bool:
+        n = len(self.dims)
+        return n >= 2 and self.dims == (*range(n - 2), n - 1, n - 2)
+
+    def change(self, v: Vector) -> Tensor:
+        return self.source.change(v).permute(self.dims)
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [c.permute(self._inverse)]
+
+
+class Scaled(_OneSource):
+    """A constant, of the same or a smaller shape, times the source."""
+
+    def __init__(self, source: Affine, shape: torch.Size, factor: Tensor | float) -> None:
+        super().__init__(source, shape)
+        self.factor = factor
+
+    def change(self, v: Vector) -> Tensor:
+        return self.source.change(v) * self.factor
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [(c * self.factor).sum_to_size(self.source.shape)]
+
+
+class Added(Affine):
+    """Σ_k factor_k · source_k, spread over one shape."""
+
+    def __init__(
+        self, sources: Sequence[Affine], factors: Sequence[float], shape: torch.Size, has_constant: bool
+    ) -> None:
+        self.sources, self.factors, self.shape = sources, factors, shape
+        self.has_constant = has_constant or any(source.has_constant for source in sources)
+
+    def change(self, v: Vector) -> Tensor:
+        first, *others = [source.change(v) for source in self.sources]
+        total = first if self.factors[0] == 1 else first * self.factors[0]
+        for other, factor in zip(others, self.factors[1:], strict=True):
+            total = torch.add(total, other, alpha=factor)
+        return total.expand(self.shape)
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [
+            c.sum_to_size(source.shape) if factor == 1 else c.sum_to_size(source.shape) * factor
+            for source, factor in zip(self.sources, self.factors, strict=True)
+        ]
+
+
+@dataclass
+class Operand:
+    """What a matrix product multiplies a part of `y` with: features, in `y`'s precision; and where they come from."""
+
+    tensor: Tensor
+    matrix: Tensor
+
+
+class Product(Affine):
+    """scale · (operand @ source) or scale · (source @ operand), matrices or batches of them, plus an affine offset.
+
+    Args:
+        source: The part of `y`; a swap of its last two axes is taken into the product.
+        operand: What stands beside it.
+        operand_first: Whether that is on the left.
+        shape: Of the result.
+        scale: A number.
+        offset: Added to the product, with the weight `offset_scale`.
+        has_constant: Whether a constant is added, too.
+    """
+
+    def __init__(
+        self,
+        source: Affine,
+        operand: Operand,
+        operand_first: bool,
+        shape: torch.Size,
+        scale: float = 1.0,
+        offset: Affine | None = None,
+        offset_scale: float = 1.0,
+        has_constant: bool = False,
+    ) -> None:
+        self.swapped = isinstance(source, Permuted) and source.swaps_the_last_two
+        self.source = source.source if isinstance(source, Permuted) and self.swapped else source
+        self.operand, self.operand_first, self.shape, self.scale = operand, operand_first, shape, scale
+        self.offset, self.offset_scale = offset, offset_scale
+        self.sources = (self.source,) if offset is None else (self.source, offset)
+        self.has_constant = has_constant or (offset is not None and offset.has_constant)
+
+    def _side(self, v: Vector) -> Tensor:
+        """The factor that comes from `y`."""
+        side = self.source.change(v)
+        return side.mT if self.swapped else side
+
+    def change(self, v: Vector) -> Tensor:
+        pair = (self.operand.matrix, self._side(v)) if self.operand_first else (self._side(v), self.operand.matrix)
+        if self.offset is None:
+            product = torch.matmul(*pair)
+            return product if self.scale == 1 else product * self.scale
+        return _add_product(self.offset.change(v), *pair, beta=self.offset_scale, alpha=self.scale)
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        matrix = self.operand.matrix
+        if self.operand_first:
+            part = c.mT @ matrix if self.swapped else matrix.mT @ c
+        else:
+            part = matrix @ c.mT if self.swapped else c @ matrix.mT
+        parts = [part if self.scale == 1 else part * self.scale]
+        if self.offset is not None:
+            spread = c.sum_to_size(self.offset.shape)
+            parts.append(spread if self.offset_scale == 1 else spread * self.offset_scale)
+        return parts
+
+    def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
+        tensor = self.operand.tensor
+        if not tensor.requires_grad:
+            return
+        at_y, along_z = self._side(y), self._side(z)
+        pairs = ((bent, at_y.mT), (slope, along_z.mT)) if self.operand_first else ((at_y.mT, bent), (along_z.mT, slope))
+        cotangent = _add_product(torch.matmul(*pairs[0]), *pairs[1], beta=self.scale, alpha=self.scale)
+        found.append((tensor, cotangent.to(tensor.dtype)))
+
+
+class ProductWithVector(_OneSource):
+    """operand @ source, where the source is a vector."""
+
+    def __init__(self, source: Affine, operand: Operand, shape: torch.Size) -> None:
+        super().__init__(source, shape)
+        self.operand = operand
+
+    def change(self, v: Vector) -> Tensor:
+        return torch.mv(self.operand.matrix, self.source.change(v))
+
+    def back(self, c: Tensor) -> list[Tensor]:
+        return [torch.mv(self.operand.matrix.mT, c)]
+
+    def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
+        tensor = self.operand.tensor
+        if tensor.requires_grad:
+            cotangent = torch.outer(bent, self.source.change(y)) + torch.outer(slope, self.source.change(z))
+            found.append((tensor, cotangent.to(tensor.dtype)))
+
+
+def _add_product(offset: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float) -> Tensor:
+    add = torch.addmm if left.dim() == 2 else torch.baddbmm
+    return add(offset, left, right, beta=beta, alpha=alpha)

@@ -1,0 +1,86 @@
+"""The derivatives of the terms that were recognised, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adambo.closed_form.affine import Affine, Cotangent
+from adambo.closed_form.curved import Curved
+from adambo.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Term:
+    """A curved function of an affine tensor."""
+
+    curved: Curved
+    affine: Affine
+
+
+@dataclass(frozen=True)
+class SquaredNorm:
+    """factor/2 · |y_k|² for tensor number `index`; the factor is a number, or a tensor with one for each element."""
+
+    index: int
+    factor: Tensor | float
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Terms of a lower loss at one value of `y`.
+
+    Args:
+        terms: Those with a matrix product or the like between `y` and the curved function.
+        norms: The regularisers.
+        y: The values.
+    """
+
+    terms: Sequence[Term]
+    norms: Sequence[SquaredNorm]
+    y: Vector
+
+    def gradient(self) -> list[Tensor | None]:
+        """∇y, with None for tensors that no term is about."""
+        into: list[Tensor | None] = [None] * len(self.y)
+        for term in self.terms:
+            term.affine.pull(term.curved.slope, into)
+        return self._with_norms(into, self.y)
+
+    def hessian(self, v: Vector) -> list[Tensor | None]:
+        """∇²yy · v"""
+        into: list[Tensor | None] = [None] * len(v)
+        for term in self.terms:
+            term.affine.pull(term.curved.bend(term.affine.change(v)), into)
+        return self._with_norms(into, v)
+
+    def cross(self, z: Vector) -> list[Cotangent]:
+        """∇²xy · z, as derivatives in the tensors through which x enters."""
+        found: list[Cotangent] = []
+        for term in self.terms:
+            bent = term.curved.bend(term.affine.change(z))
+            term.affine.cross(bent, term.curved.slope, self.y, z, found)
+        return found
+
+    def with_values(self, y: Vector) -> ClosedForm:
+        """The same at the same point, whose values are these tensors."""
+        return ClosedForm(self.terms, self.norms, y)
+
+    def moved(self, y: Vector) -> ClosedForm:
+        """The same terms at other values of `y`."""
+        by = list(torch._foreach_sub(y, self.y))
+        return ClosedForm([Term(t.curved.moved(t.affine.change(by)), t.affine) for t in self.terms], self.norms, y)
+
+    def _with_norms(self, into: list[Tensor | None], v: Vector) -> list[Tensor | None]:
+        for norm in self.norms:
+            held, part, factor = into[norm.index], v[norm.index], norm.factor
+            if held is None:
+                into[norm.index] = part * factor
+            elif isinstance(factor, Tensor):
+                into[norm.index] = torch.addcmul(held, part, factor)
+            else:
+                into[norm.index] = torch.add(held, part, alpha=factor)
+        return into

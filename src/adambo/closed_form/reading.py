@@ -1,0 +1,321 @@
+"""Finding closed forms in the graph of a loss.
+
+Autograd's graph says exactly what was computed, whichever way the loss was written: `nn.Linear`, `einsum` and `baddbmm`
+end in the same few nodes. From the loss downwards the reader walks through what is linear (sums, means, constants times
+something, the choice of the right class) to the first curved node; if that is one of `_CURVED`, of something affine in
+`y`, it is a term in closed form. Everything else is left to autograd. A node that is not known here is never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from adambo.closed_form.affine import (
+    Added,
+    Affine,
+    Expanded,
+    Leaf,
+    Operand,
+    Permuted,
+    Product,
+    ProductWithVector,
+    Reshaped,
+    Scaled,
+)
+from adambo.closed_form.curved import BinaryCrossEntropy, Curved, LogSoftmax, Square
+from adambo.closed_form.form import ClosedForm, SquaredNorm, Term
+from adambo.products import product
+from adambo.vectors import Vector
+
+Node = Any
+FARTHEST = 300  # nodes that are looked at in search of y; beyond, a loss is left to autograd
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A loss, taken apart.
+
+    Attributes:
+        closed: The terms whose derivatives are known.
+        rest: Nodes of the graph that autograd has to differentiate, and the derivatives of the loss in them.
+    """
+
+    closed: ClosedForm
+    rest: Sequence[GradientEdge]
+    weights: Vector
+
+
+def read(loss: Tensor, y: Vector, ends: Iterable[Tensor] = ()) -> Reading | None:
+    """The closed forms in `loss`; None where there are none.
+
+    Args:
+        loss: A scalar with a graph.
+        y: The leaves in which it is to be differentiated.
+        ends: Tensors, such as features, that are known not to depend on `y`: the search need not go behind them.
+
+    Example:
+        >>> y = torch.tensor([1.0, -2.0], requires_grad=True)
+        >>> reading = read(0.5 * y.square().sum(), [y])
+        >>> reading.closed.hessian([torch.tensor([3.0, 0.0])]), len(reading.rest)
+        ([tensor([3., 0.])], 0)
+    """
+    try:
+        return _Reader(y, ends).read(loss)
+    except _Unknown:
+        return None
+
+
+class _Unknown(Exception):
+    """Something in the graph that has no closed form here."""
+
+
+class _Reader:
+    def __init__(self, y: Vector, ends: Iterable[Tensor]) -> None:
+        self.y = y
+        self.index = {id(leaf): k for k, leaf in enumerate(y)}
+        self.ends = {end.grad_fn for end in ends if end.grad_fn is not None}
+        self.walked: set[Node] = set()
+        self.curved: dict[Node, Affine] = {}
+        self.rest: dict[Node, None] = {}
+
+    def read(self, loss: Tensor) -> Reading | None:
+        if len({leaf.dtype for leaf in self.y}) > 1:
+            return None
+        self._walk(loss.grad_fn)
+        if not self.curved or self._meets(self.rest, {*self.walked, *self.curved}):
+            return None
+        edges = [GradientEdge(node, 0) for node in (*self.curved, *self.rest)]
+        found = product((loss,), edges, (torch.ones_like(loss, requires_grad=False),))  # type: ignore[arg-type]
+        weights = [c for c in found if c is not None]  # all: each node was met on the way down from the loss
+        terms, norms = [], []
+        for (node, affine), c in zip(self.curved.items(), weights, strict=False):
+            if isinstance(affine, Leaf) and _is_square(node):
+                norms.append(SquaredNorm(affine.index, _factor(c)))
+            else:
+                terms.append(Term(_CURVED[node.name()](node, c.to(self.y[0].dtype)), affine))
+        values = [leaf.detach() for leaf in self.y]
+        return Reading(ClosedForm(terms, norms, values), edges[len(self.curved) :], weights[len(self.curved) :])
+
+    def _walk(self, node: Node) -> None:
+        """Go down from the loss through what is linear."""
+        if node in self.walked or node in self.curved or node in self.rest:
+            return
+        name, given = node.name(), [source for source, _ in node.next_functions if source is not None]
+        if name in _SUMS or (name in _LINEAR and len(given) == 1 and _is_linear_in_its_input(node)):
+            self.walked.add(node)
+            for source in given:
+                self._walk(source)
+        elif name in _CURVED and (affine := self._curved_of(node)) is not None:
+            self.curved[node] = affine
+        elif hasattr(node, "variable"):
+            if id(node.variable) in self.index:
+                raise _Unknown("linear in y")
+        else:
+            self.rest[node] = None
+
+    def _curved_of(self, node: Node) -> Affine | None:
+        sources = {edge for edge in node.next_functions if edge[0] is not None}
+        if len(sources) != 1 or (node.name() in _SQUARES and not _is_square(node)):
+            return None
+        try:
+            return self.affine(sources.pop())
+        except _Unknown:
+            return None
+
+    def affine(self, edge: tuple[Node, int]) -> Affine:
+        node, place = edge
+        if hasattr(node, "variable"):
+            index = self.index.get(id(node.variable))
+            if index is None:
+                raise _Unknown("a parameter of x")
+            return Leaf(index, node.variable.shape)
+        reader = _AFFINE.get(node.name())
+        if reader is None or place != 0:
+            raise _Unknown(node.name())
+        return reader(self, node)
+
+    def only_source(self, node: Node) -> Affine:
+        """Of an operation on one tensor, which may have constants as further arguments."""
+        first, *others = node.next_functions
+        if first[0] is None or any(other is not None for other, _ in others):
+            raise _Unknown("no single source")
+        return self.affine(first)
+
+    def product(self, node: Node, names: tuple[str, str], offset: int | None) -> Affine:
+        """A matrix product, of which one factor is affine in y and the other does not depend on y."""
+        edges = node.next_functions
+        factors = edges if offset is None else edges[1:]
+        sides = [k for k, (source, _) in enumerate(factors) if source is not None and self._meets([source])]
+        if len(sides) != 1:
+            raise _Unknown("no single factor from y")
+        mine = sides[0]
+        operand, source = getattr(node, names[1 - mine]), self.affine(factors[mine])
+        if operand is None or source.has_constant:
+            raise _Unknown("a factor that is not known")
+        beside = _operand(operand, self.y[0].dtype)
+        if offset is None:
+            return Product(source, beside, mine == 1, _shape(node))
+        added = None if edges[offset][0] is None else self.affine(edges[offset])
+        scale, offset_scale = float(node._saved_alpha), float(node._saved_beta)
+        return Product(source, beside, mine == 1, _shape(node), scale, added, offset_scale, added is None)
+
+    def _meets(self, starts: Iterable[Node], nodes: set[Node] | None = None) -> bool:
+        """Whether one of `nodes` (if not given: a leaf of y) lies behind one of `starts`."""
+        seen, waiting = set(), list(starts)
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node in self.ends:
+                continue
+            seen.add(node)
+            if len(seen) > FARTHEST:
+                raise _Unknown("too far to see")
+            if node in nodes if nodes is not None else id(getattr(node, "variable", None)) in self.index:
+                return True
+            waiting += [source for source, _ in node.next_functions if source is not None]
+        return False
+
+
+def _shape(node: Node) -> torch.Size:
+    return torch.Size(node._input_metadata[0].shape)
+
+
+def _operand(tensor: Tensor, dtype: torch.dtype) -> Operand:
+    return Operand(tensor, tensor.detach().to(dtype))
+
+
+def _factor(c: Tensor) -> Tensor | float:
+    """2c; as a number where c is the same everywhere, and no device has to be asked for it."""
+    if any(c.stride()):
+        return 2 * c
+    once = 2 * c[(0,) * c.dim()]
+    return once if once.is_cuda else once.item()
+
+
+def _signed(number: int) -> int:
+    """Saved axes are shown without their sign."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _is_square(node: Node) -> bool:
+    if node.name() == "PowBackward0":
+        return bool(node._saved_exponent == 2)
+    return bool(node.name() == "MulBackward0" and node.next_functions[0] == node.next_functions[1])
+
+
+def _is_linear_in_its_input(node: Node) -> bool:
+    """Of a node with one source: that it is not, for example, what a constant is divided by."""
+    return node.name() == "MulBackward0" or node.next_functions[0][0] is not None
+
+
+_SAME = {"CloneBackward0", "AliasBackward0", "ToCopyBackward0", "ContiguousBackward0"}
+_RESHAPED = {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0"}
+_RESHAPED |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2"}
+_PERMUTED = {"TBackward0", "TransposeBackward0", "PermuteBackward0"}
+_SUMS = {"AddBackward0", "SubBackward0", "StackBackward0"}
+_LINEAR = {"NegBackward0", "MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1", "SumBackward0"}
+_LINEAR |= {"SumBackward1", "MeanBackward0", "MeanBackward1", "NllLossBackward0", "NllLoss2DBackward0"}
+_LINEAR |= {"SliceBackward0", "SelectBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedFillBackward0"}
+_LINEAR |= {"ExpandBackward0", *_SAME, *_RESHAPED, *_PERMUTED}
+
+
+def _permutation(node: Node, dims: int) -> list[int]:
+    order = list(range(dims))
+    if node.name() == "PermuteBackward0":
+        return [_signed(d) for d in node._saved_dims]
+    first, second = (0, 1) if node.name() == "TBackward0" else (_signed(node._saved_dim0), _signed(node._saved_dim1))
+    if dims > 1:  # .t() of a vector is the vector
+        order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _added(reader: _Reader, node: Node) -> Affine:
+    factors = [1.0, float(node._saved_alpha) * (-1 if node.name() == "SubBackward0" else 1)]
+    found = [(edge, factor) for edge, factor in zip(node.next_functions, factors, strict=False) if edge[0] is not None]
+    sources = [reader.affine(edge) for edge, _ in found]
+    return Added(sources, [factor for _, factor in found], _shape(node), len(found) < 2)
+
+
+def _scaled(reader: _Reader, node: Node) -> Affine:
+    name, edges = node.name(), node.next_functions
+    if name == "NegBackward0":
+        return Scaled(reader.only_source(node), _shape(node), -1.0)
+    if name == "MulBackward0" and edges[0][0] is None:
+        return Scaled(reader.affine(edges[1]), _shape(node), node._saved_self)
+    factor = node._saved_other
+    source = reader.only_source(node)
+    return Scaled(source, _shape(node), 1 / factor if name.startswith("Div") else factor)
+
+
+def _permuted(reader: _Reader, node: Node) -> Affine:
+    source = reader.only_source(node)
+    return Permuted(source, _shape(node), _permutation(node, len(source.shape)))
+
+
+def _with_vector(reader: _Reader, node: Node) -> Affine:
+    matrix, vector = node.next_functions
+    if vector[0] is None or (matrix[0] is not None and reader._meets([matrix[0]])):
+        raise _Unknown("no vector of y")
+    source = reader.affine(vector)
+    if node._saved_self is None or source.has_constant:
+        raise _Unknown("a factor that is not known")
+    return ProductWithVector(source, _operand(node._saved_self, reader.y[0].dtype), _shape(node))
+
+
+_AFFINE: dict[str, Callable[[_Reader, Node], Affine]] = {
+    **dict.fromkeys(_SAME, lambda reader, node: reader.only_source(node)),
+    **dict.fromkeys(_RESHAPED, lambda reader, node: Reshaped(reader.only_source(node), _shape(node))),
+    **dict.fromkeys(_PERMUTED, _permuted),
+    **dict.fromkeys(("AddBackward0", "SubBackward0"), _added),
+    **dict.fromkeys(("NegBackward0", "MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"), _scaled),
+    "ExpandBackward0": lambda reader, node: Expanded(reader.only_source(node), _shape(node)),
+    "MmBackward0": lambda reader, node: reader.product(node, ("_saved_self", "_saved_mat2"), None),
+    "BmmBackward0": lambda reader, node: reader.product(node, ("_saved_self", "_saved_mat2"), None),
+    "AddmmBackward0": lambda reader, node: reader.product(node, ("_saved_mat1", "_saved_mat2"), 0),
+    "BaddbmmBackward0": lambda reader, node: reader.product(node, ("_saved_batch1", "_saved_batch2"), 0),
+    "MvBackward0": _with_vector,
+}
+
+
+def _log_softmax(node: Node, c: Tensor) -> Curved:
+    result = _values(node._saved_result, c)
+    return LogSoftmax(result, c, _signed(node._saved_dim), p=result.exp())
+
+
+def _square(node: Node, c: Tensor) -> Curved:
+    # A copy: what was squared may be a view of y, which moves.
+    return Square(_values(node._saved_self, c).clone(), c)
+
+
+def _squared_error(node: Node, c: Tensor) -> Curved:
+    return Square(_values(node._saved_self, c) - node._saved_target, _per_element(node, c))
+
+
+def _binary_cross_entropy(node: Node, c: Tensor) -> Curved:
+    c = _per_element(node, c)
+    c = c if node._saved_weight is None else c * node._saved_weight
+    return BinaryCrossEntropy(_values(node._saved_self, c), node._saved_target, c, node._saved_pos_weight)
+
+
+def _values(tensor: Tensor, like: Tensor) -> Tensor:
+    """Without a graph, and in the precision of `y` where autocast has used less."""
+    return tensor.detach().to(like.dtype)
+
+
+def _per_element(node: Node, c: Tensor) -> Tensor:
+    """The derivative in the loss of each element, before they were averaged (reduction 1) or added."""
+    return c / node._saved_self.numel() if node._saved_reduction == 1 else c
+
+
+_SQUARES = ("PowBackward0", "MulBackward0")
+_CURVED: dict[str, Callable[[Node, Tensor], Curved]] = {
+    "LogSoftmaxBackward0": _log_softmax,
+    **dict.fromkeys(_SQUARES, _square),
+    "MseLossBackward0": _squared_error,
+    "BinaryCrossEntropyWithLogitsBackward0": _binary_cross_entropy,
+}

@@ -1,0 +1,152 @@
+"""The lower loss on one batch: its gradient in `y`, Hessian products and cross derivatives.
+
+What has a closed form is computed in closed form, the rest by autograd, from one gradient with a graph. Inside
+`plain_autograd()` everything is the rest: the reference for the closed forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adambo.closed_form import ClosedForm, read
+from adambo.lower_variable import LowerVariable
+from adambo.products import product
+from adambo.vectors import Vector, zero_filled
+
+_plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_autograd() -> Iterator[None]:
+    """Compute all derivatives of lower losses by autograd, also those with a closed form: slower, and the reference.
+
+    Example:
+        >>> x, y = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+        >>> from adambo import AdamBO, Problem
+        >>> solver = AdamBO(Problem(lambda b: (x * y).sum(), lambda b: (x * y + y**2).sum(), x, y))
+        >>> with plain_autograd():
+        ...     info = solver.step(0, 0)
+    """
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+class LowerGraph:
+    """Derivatives of one loss at one point.
+
+    Args:
+        y: The part of the lower variable that the loss is about.
+        closed: The terms in closed form.
+        roots: What is left to autograd: tensors or nodes of a graph.
+        weights: The derivatives of the loss in the roots.
+    """
+
+    def __init__(
+        self, y: LowerVariable, closed: ClosedForm | None, roots: Sequence[Any] = (), weights: Sequence[Tensor] = ()
+    ) -> None:
+        self.y = y
+        self._closed, self._roots, self._weights = closed, roots, weights
+
+    is_unreadable = False  # whether a closed form was looked for, and none found
+
+    @classmethod
+    def of(cls, g: Tensor, y: LowerVariable, features: Iterable[Tensor] | None) -> LowerGraph:
+        """Take the loss apart.
+
+        Args:
+            g: The loss, with its graph.
+            y: In which it is differentiated.
+            features: Tensors in the graph that are known not to depend on `y`; None leaves all to autograd.
+        """
+        tried = features is not None and y.leaves_are_rows and not _plain.get()
+        reading = read(g, y.leaves, features) if tried and features is not None else None
+        if reading is not None:
+            return cls(y, reading.closed, reading.rest, reading.weights)
+        graph = cls(y, None, [g], [torch.ones_like(g, requires_grad=False)])
+        graph.is_unreadable = tried
+        return graph
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all of it is."""
+        return self._closed is not None and not self._roots
+
+    def keeping_y(self) -> LowerGraph:
+        """The same, where the values of `y` are not those of the leaves, which will be moved."""
+        assert self._closed is not None
+        return LowerGraph(self.y, self._closed.with_values(self.y.values()), self._roots, self._weights)
+
+    def moved(self) -> LowerGraph:
+        """The derivatives at the values that `y` has now; for a loss that is closed, and keeps its y."""
+        assert self._closed is not None
+        with full_precision(self.y):
+            return LowerGraph(self.y, self._closed.moved([leaf.detach() for leaf in self.y.leaves]))
+
+    def gradient(self, keep_graph: bool = False) -> Vector:
+        """∇y g, without a graph."""
+        if "_rest" in self.__dict__ or not self._roots:
+            parts: Sequence[Tensor | None] = [part.detach() for part in self._rest] if self._roots else []
+        else:
+            found = product(self._roots, self.y.leaves, self._weights, keep_graph=keep_graph)
+            parts = found if self._closed is not None else self.y.rows(self.y.filled(found, "lower"))
+        if self._closed is None:
+            return list(parts)  # type: ignore[arg-type]
+        with full_precision(self.y):
+            return self.y.filled(_added(parts, self._closed.gradient()), "lower")
+
+    def hessian(self, v: Vector) -> Vector:
+        """∇²yy g · v"""
+        roots, weights = self._differentiable(v)
+        found = product(roots, self.y.leaves, weights) if roots else []
+        if self._closed is not None:
+            with full_precision(self.y):
+                found = _added(found, self._closed.hessian(v))
+        return self.y.rows(zero_filled(found, self.y.leaves)) if found else [torch.zeros_like(part) for part in v]
+
+    def cross(self, z: Vector) -> tuple[Vector, Vector]:
+        """∇²xy g · z as roots and weights: Σ_k weights_k · ∂roots_k/∂x."""
+        roots, weights = self._differentiable(z)
+        if self._closed is not None:
+            with full_precision(self.y):
+                for tensor, cotangent in self._closed.cross(z):
+                    roots.append(tensor)
+                    weights.append(cotangent)
+        return roots, weights
+
+    @cached_property
+    def _rest(self) -> Vector:
+        """∇y of the rest, with a graph."""
+        found = product(self._roots, self.y.leaves, self._weights, differentiable=True)
+        if self._closed is None:
+            return self.y.rows(self.y.filled(found, "lower"))
+        return zero_filled(found, self.y.leaves)
+
+    def _differentiable(self, v: Vector) -> tuple[Vector, Vector]:
+        """The parts of ∇y of the rest that can be differentiated once more, and the parts of `v` beside them."""
+        pairs = [(d, part) for d, part in zip(self._rest if self._roots else (), v, strict=False) if d.requires_grad]
+        return [d for d, _ in pairs], [part for _, part in pairs]
+
+
+def _added(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> list[Tensor | None]:
+    if not a:
+        return list(b)
+    return [s if t is None else t if s is None else s + t for s, t in zip(a, b, strict=True)]
+
+
+def full_precision(y: LowerVariable) -> AbstractContextManager[None]:
+    """Arithmetic in the space of `y` is done in its own precision, also where the step runs under autocast."""
+    device = y.leaves[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    off: AbstractContextManager[None] = torch.autocast(device, enabled=False)
+    return off
