@@ -182,7 +182,7 @@ class Section:
                     contender.step()
                 recorder.disable()
                 self.wait()
-                pstats.Stats(recorder, stream=sys.stdout).strip_dirs().sort_stats("cumulative").print_stats(25)
+                pstats.Stats(recorder, stream=sys.stdout).strip_dirs().sort_stats("tottime").print_stats(40)
             for line in self.rows[name].get("top_kernels", ()):
                 print(f"    {line}")
 

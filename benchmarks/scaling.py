@@ -13,18 +13,21 @@ step. Tasks are visited again and again, as in a long run; what their first visi
 An exponent is the slope of a line through log cost against log size, by least squares, weighted by what the scatter of
 the steps lets one know. Where a cost has a part that stays (the encoder, while Q grows), the slope is that of the part
 that grows: the cost above the cheapest end of the sweep, against the distance in size from there. The memory of a step
-is its peak above the built problem: the resident set in a process per point, or what the CUDA allocator has given out.
+is its peak above the built problem: the resident set in a process per point, without holes in the heap, or what the
+CUDA allocator has given out.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import math
 import os
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +80,9 @@ class Law(NamedTuple):
     above: Literal["nothing", "first", "last", "moments"] = "nothing"
 
 
+Contender = tuple[str, Setting]
+
+
 @dataclass(frozen=True)
 class Sweep:
     """One field of a setting takes several values.
@@ -88,6 +94,8 @@ class Sweep:
         base: All other fields.
         time, memory: The expectations.
         variable, size: The number that the exponents belong to: its name, and how a setting gives it.
+        beside: Contenders that take turns with the points, for a remark.
+        turns: How many times as many steps as in other sweeps.
     """
 
     title: str
@@ -98,6 +106,8 @@ class Sweep:
     memory: Law
     variable: str
     size: Callable[[Setting], float]
+    beside: dict[str, Contender] = field(default_factory=dict)
+    turns: int = 1
 
     @property
     def settings(self) -> list[Setting]:
@@ -118,19 +128,29 @@ def sweeps(device: str, small: bool) -> dict[str, Sweep]:
     if small:
         heads, powers, parts = (500, 5_000, 50_000), (1, 3, 64), (1, 2, 8)
         base, batch, depth, width = Setting(layers=1, width=64), (50, 100, 200), (1, 2, 4), (64, 128, 192)
-    flat, grows = Law(0), Law(1, above="first")
+    # One sees what the work on the features costs beside a light encoder, and what it means beside the usual one.
+    light = base if small or device == "cuda" else Setting(layers=1, width=128, sequences=50)
+    terms, steps = (
+        {str(value): ("adambo", base._replace(**{name: value})) for value in ends}
+        for name, ends in (("terms", (3, powers[-1])), ("lower_steps", (1, powers[-1])))
+    )
+    whole = base._replace(sequences=2 * base.sequences)
+    news, forward = ("first visits", base._replace(heads=heads[-1])), ("forward", whole)
+    flat, grows, falls = Law(0), Law(1, above="first"), Law(1, above="last")
     return {
-        "K": Sweep("heads in the table, K", "heads", heads, base, flat, flat, "K", lambda s: s.heads),
-        "Q": Sweep("terms of the series, Q", "terms", powers, base, grows, flat, "Q", lambda s: s.terms),
-        "lower": Sweep("lower steps, N", "lower_steps", powers, base, grows, flat, "N", lambda s: s.lower_steps),
+        "K": Sweep("heads in the table, K", "heads", heads, base, flat, flat, "K", lambda s: s.heads, {"new": news}),
+        "Q": Sweep("terms of the series, Q", "terms", powers, light, grows, flat, "Q", lambda s: s.terms, terms, 3),
+        "lower": Sweep(
+            "lower steps, N", "lower_steps", powers, light, grows, flat, "N", lambda s: s.lower_steps, steps, 3
+        ),
         "batch": Sweep("sequences, B", "sequences", batch, base, grows, grows, "B", lambda s: s.sequences),
         "depth": Sweep("depth", "layers", depth, base, grows, grows, "depth · width²", arithmetic),
         # Activations grow like the width, the arithmetic and the parameters like its square.
         "width": Sweep("width", "width", width, base, grows, Law(0.5, "moments"), "depth · width²", arithmetic),
         # All parts but one are encoded twice, and one at a time has its activations in memory.
         "microbatches": Sweep(
-            "micro-batches, n", "microbatches", parts, base._replace(sequences=2 * base.sequences), grows,
-            Law(1, "last"), "1/n", lambda s: 1 / s.microbatches,
+            "micro-batches, n", "microbatches", parts, whole, grows, falls, "1/n", lambda s: 1 / s.microbatches,
+            {"forward": forward},
         ),
     }  # fmt: skip
 
@@ -230,13 +250,13 @@ class Measured:
         times: Seconds of every timed step, turn by turn, by contender.
         memory: MiB of a step above the built problem, by contender.
         built: MiB of the built problem: encoder, table and data.
-        extra: Seconds of the steps of contenders beside the sweep.
+        beside: Seconds of the steps of the contenders beside the points.
     """
 
     times: dict[str, list[list[float]]]
     memory: dict[str, list[float]]
     built: list[float]
-    extra: dict[str, list[float]] = field(default_factory=dict)
+    beside: dict[str, list[float]]
 
     def milliseconds(self, contender: str) -> list[float]:
         return [1e3 * statistics.median(times) for times in self.times[contender]]
@@ -246,24 +266,22 @@ class Measured:
         return [paired_ratio(*pair) for pair in zip(self.times["adambo"], self.times["adam"], strict=True)]
 
 
-def measured(name: str, sweep: Sweep, device: str, steps: int) -> Measured:
+def measured(sweep: Sweep, device: str, steps: int) -> Measured:
     """Time first, all points in turn; then memory, each point by itself."""
     points = [("adambo", setting) for setting in sweep.settings]
     partners = [("adam", yardstick(setting)) for setting in sweep.settings]
-    beside = {"K": ["first visits"], "microbatches": ["forward"]}.get(name, [])
-    others = [(kind, sweep.settings[-1]) for kind in beside]
-    together = list(dict.fromkeys([*points, *partners, *others]))
+    together = list(dict.fromkeys([*points, *partners, *sweep.beside.values()]))
     wait = torch.cuda.synchronize if device == "cuda" else nothing
     warm_up = 20 if device == "cuda" else VISITS
     contenders = [STEPS[kind](setting, device) for kind, setting in together]
-    times = dict(zip(together, interleaved_times(contenders, steps, warm_up, wait), strict=True))
+    times = dict(zip(together, interleaved_times(contenders, sweep.turns * steps, warm_up, wait), strict=True))
     del contenders
-    costs = memory_of(list(dict.fromkeys([*points, *partners])), device)
+    memory = memory_of(list(dict.fromkeys([*points, *partners])), device)
     return Measured(
         times={"adambo": [times[key] for key in points], "adam": [times[key] for key in partners]},
-        memory={"adambo": [costs[key].step for key in points], "adam": [costs[key].step for key in partners]},
-        built=[costs[key].built for key in points],
-        extra={kind: times[kind, setting] for kind, setting in others},
+        memory={"adambo": [memory[key].step for key in points], "adam": [memory[key].step for key in partners]},
+        built=[memory[key].built for key in points],
+        beside={name: times[key] for name, key in sweep.beside.items()},
     )
 
 
@@ -274,7 +292,6 @@ class Memory(NamedTuple):
     step: float
 
 
-Contender = tuple[str, Setting]
 _known: dict[Contender, Memory] = {}  # the sweeps meet in one point
 
 
@@ -302,7 +319,13 @@ def cuda_memory(build: Callable[[], Step], steps: int = 5) -> Memory:
 
 
 def resident_memory(build: Callable[[], Step]) -> Memory:
-    """The same on a CPU (Linux); to be called in a process of its own."""
+    """The same on a CPU (Linux with glibc); to be called in a process of its own.
+
+    By default, malloc puts blocks of up to 32 MiB on its heap once some have been freed; its holes, up to two thirds of
+    the data, differ from run to run and would be counted too. Here larger tensors go back to the system when freed.
+    """
+    if not ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16):
+        raise OSError("mallopt refused the threshold, so holes of the heap would be taken for data.")
     built = 0.0
 
     def counted() -> Step:
@@ -314,6 +337,9 @@ def resident_memory(build: Callable[[], Step]) -> Memory:
 
     step = peak_memory(counted)
     return Memory(built, step)
+
+
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def resident() -> int:
@@ -365,8 +391,10 @@ def ground(law: Law, sweep: Sweep, costs: Sequence[Sequence[float]]) -> tuple[li
 def exponent(law: Law, sweep: Sweep, costs: Sequence[Sequence[float]]) -> Fit:
     """The fitted exponent; `costs` are those of every point in every turn, or one number a point (memory)."""
     sizes, floors = ground(law, sweep, costs)
+    # In units of the first point in the same turn: a slow moment of the machine is no growth.
     parts = [
-        centre([a - b for a, b in zip(cost, floor, strict=True)]) for cost, floor in zip(costs, floors, strict=True)
+        centre([(a - b) / unit for a, b, unit in zip(cost, floor, costs[0], strict=True)])
+        for cost, floor in zip(costs, floors, strict=True)
     ]
     return fitted(sizes, *zip(*parts, strict=True))
 
@@ -415,20 +443,21 @@ def exponents(name: str, sweep: Sweep, found: Measured) -> dict[str, Row]:
 def remarks(name: str, sweep: Sweep, found: Measured) -> list[str]:
     """What the exponents do not say."""
     times, values = found.times["adambo"], sweep.values
-    across = f"{values[0]:,} → {values[-1]:,}"
     if name == "K":
-        first = paired_ratio(found.extra["first visits"], times[-1])
+        first = paired_ratio(found.beside["new"], times[-1])
         return [
-            f"{across} heads: time × {paired_ratio(times[-1], times[0]):.3f}",
+            f"{values[0]:,} → {values[-1]:,} heads: time × {paired_ratio(times[-1], times[0]):.3f}",
             f"{values[-1]:,} heads, all tasks of the step visited for the first time: time × {first:.3f}",
         ]
-    if name == "Q":
-        three = values.index(3)
-        return [f"Q = {values[three]} → {values[-1]}: time × {paired_ratio(times[-1], times[three]):.3f}"]
-    if name == "lower":
-        return [f"{across} lower steps: time × {paired_ratio(times[-1], times[0]):.3f}"]
+    if name in ("Q", "lower"):
+        (few, short), (many, long) = found.beside.items()
+        encoder = next(iter(sweep.beside.values()))[1]
+        return [
+            f"{sweep.variable} = {few} → {many}, {encoder.sequences} sequences, {encoder.layers} layers, "
+            f"{encoder.width} wide: time × {paired_ratio(long, short):.3f}"
+        ]
     if name == "microbatches":
-        forward = found.extra["forward"]
+        forward = found.beside["forward"]
         more = [centre([a - b for a, b in zip(each, times[0], strict=True)])[0] for each in times[1:]]
         memory = found.memory["adambo"]
         return [
@@ -480,7 +509,7 @@ PAPER: dict[Any, Any] = {
 }
 COLUMNS = 4
 MINE, THEIRS, HELD = ALGORITHMS["adambo"][1].light, "0.55", BLUE[0]
-EXPECTED = {"color": GREEN[0], "dashes": (4, 2), "lw": 1.3, "zorder": 4}
+EXPECTED: dict[str, Any] = {"color": GREEN[0], "dashes": (4, 2), "lw": 1.3, "zorder": 4}
 
 
 def draw(run: dict[str, tuple[Sweep, Measured]], where: str, heading: str) -> None:
@@ -517,8 +546,8 @@ def draw(run: dict[str, tuple[Sweep, Measured]], where: str, heading: str) -> No
             ("the built problem itself", {"color": HELD, "marker": "s"}),
         ]
         handles = [matplotlib.lines.Line2D([], [], label=label, **look) for label, look in looks[: 3 + ("K" in run)]]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(heading, fontsize=8.5)
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+        figure.suptitle(textwrap.fill(heading, 45 * columns), fontsize=8.5)
         Path(where).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(where, dpi=160)
 
@@ -570,7 +599,7 @@ def main() -> None:
         record = json.loads(Path(options.source).read_text())
         device, small, heading = record["device"], record["small"], record["machine"]
     else:
-        device, small, heading = options.device, options.small, machine()
+        device, small, heading = options.device, options.small, f"{options.device}, fp32; {machine()}"
     if device == "cuda" and not options.source and not torch.cuda.is_available():
         parser.error("--device cuda, but torch sees no CUDA device here.")
     known = sweeps(device, small)
@@ -582,7 +611,7 @@ def main() -> None:
     run: dict[str, tuple[Sweep, Measured]] = {}
     begin = time.perf_counter()
     for name in chosen:
-        found = Measured(**record["sweeps"][name]) if options.source else measured(name, known[name], device, steps)
+        found = Measured(**record["sweeps"][name]) if options.source else measured(known[name], device, steps)
         run[name] = known[name], found
         print_sweep(name, *run[name])
     print_exponents(run)

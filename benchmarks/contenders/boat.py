@@ -1,7 +1,8 @@
 """BOAT (Liu et al.; PyPI boat-torch): `Problem.run_iter` with gm_op NGD and na_op NS or CG.
 
 BOAT takes the losses as dotted names of functions, and the step of its Neumann series is the learning rate of the
-lower optimiser. At the end of a step it computes both losses once more, and writes their history to a file.
+lower optimiser. At the end of a step it computes both losses once more and writes their history to a file, here to
+nowhere.
 """
 
 from __future__ import annotations

@@ -104,17 +104,17 @@ class StraightAutograd(Contender):
         return (on_features if workload.has_encoder else on_parameters)(workload, settings)
 
 
-def padded_features(encoder: nn.Module, tokens: Tensor) -> Callable[[], Tensor]:
+def padded_features(encoder: Encoder, tokens: Tensor) -> Callable[[], Tensor]:
     """The features of sequences that were padded to 128 tokens when the data were read."""
     real = tokens.shape[1]
     missing = PADDED - real
     tokens = F.pad(tokens, (0, missing))
-    hidden_ones = (torch.arange(PADDED) >= real).expand(len(tokens), -1)
-    weights = (~hidden_ones).to(encoder.places.dtype).unsqueeze(2) / real
+    is_padding = (torch.arange(PADDED) >= real).expand(len(tokens), -1)
+    weights = (~is_padding).to(encoder.places.dtype).unsqueeze(2) / real
 
     def encode() -> Tensor:
         embedded = encoder.words(tokens) + F.pad(encoder.places, (0, 0, 0, missing))
-        return (encoder.layers(embedded, src_key_padding_mask=hidden_ones) * weights).sum(dim=1)
+        return (encoder.layers(embedded, src_key_padding_mask=is_padding) * weights).sum(dim=1)
 
     return encode
 
@@ -133,9 +133,10 @@ class Naive(Contender):
     def build(self, workload: Workload, settings: Settings) -> Step:
         x, y = list(workload.x.parameters()), list(workload.y.parameters())
         optimizer = settings.optimizer_of(x)
-        tasks = workload.tasks or 1
+        encoder, tasks = workload.x, workload.tasks or 1
+        assert isinstance(encoder, Encoder)
         batches = [_by_task(batch, tasks) for batch in (workload.upper_batch, workload.lower_batch)]
-        encoders = [[padded_features(workload.x, batch[0]) for batch in level] for level in batches]
+        encoders = [[padded_features(encoder, batch[0]) for batch in level] for level in batches]
 
         def step() -> None:
             optimizer.zero_grad()

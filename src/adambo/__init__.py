@@ -17,6 +17,7 @@ from adambo.errors import (
 from adambo.inverse import ConjugateGradient, Exact, Inverse, LinearSystem, Neumann
 from adambo.kernels import twice_differentiable
 from adambo.ledger import Ledger
+from adambo.lower_graph import plain_autograd
 from adambo.point import Point
 from adambo.problem import EncoderHeadProblem, Problem
 from adambo.stream import DrawStream, draws
@@ -48,5 +49,6 @@ __all__ = [
     "__version__",
     "check_hypergradient",
     "draws",
+    "plain_autograd",
     "twice_differentiable",
 ]

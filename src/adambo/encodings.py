@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from adambo.draw import Batch, Draw, is_empty
@@ -17,7 +17,15 @@ from adambo.errors import SampleError
 from adambo.masks import SameMasks, repeating
 
 Join = Callable[[list[Batch]], tuple[Batch, list[int]]]
+Ending = Literal["x", "features", "y"]
 Divide = Callable[[Batch, int], Sequence[Batch]]
+
+
+class Cut(NamedTuple):
+    """Where the graph of a loss was cut from that of the encoder: a leaf of the one, with the value of the other."""
+
+    leaf: Tensor
+    feature: Tensor
 
 
 class Encodings:
@@ -25,6 +33,9 @@ class Encodings:
 
     Only the upper and the cross batch reach the hypergradient in `x`; batches that serve lower steps or Hessian
     factors alone are encoded without a graph.
+
+    The graph of a loss can end in three places: at the parameters of the encoder ("x"), at the features ("features":
+    they are then leaves, and `cuts` tells what stands behind them), or at `y` alone ("y").
 
     Args:
         encoder: encode(batch) -> features.
@@ -56,17 +67,28 @@ class Encodings:
         reached = {id(b) for b in self._with_graph}
         self._without_graph = [b for b in _distinct((*draw.lower, *draw.hessian)) if id(b) not in reached]
         self._features: dict[int, Any] = {}
+        self._cut: dict[int, Any] = {}
+        self.cuts: list[Cut] = []
 
-    def features(self, batch: Batch, through_encoder: bool) -> Any:
-        """The features of `batch`; cut off from the encoder unless gradients must pass through it."""
+    def features(self, batch: Batch, ending: Ending) -> Any:
+        """The features of `batch`, whose graph ends as `ending` says."""
         if id(batch) not in self._features:
             self._encode(batch)
         features = self._features[id(batch)]
-        return features if through_encoder else tree_map(_detached, features)
+        if ending == "x":
+            return features
+        if ending == "y":
+            return tree_map(_detached, features)
+        if id(batch) not in self._cut:
+            self._cut[id(batch)] = tree_map(self._cut_off, features)
+        return self._cut[id(batch)]
 
-    def tensors(self, batch: Batch) -> list[Tensor]:
-        """The features of `batch`, one by one."""
-        return [t for t in tree_leaves(self.features(batch, True)) if isinstance(t, Tensor)]
+    def _cut_off(self, feature: Any) -> Any:
+        if not isinstance(feature, Tensor) or not feature.requires_grad:
+            return feature
+        leaf = feature.detach().requires_grad_()
+        self.cuts.append(Cut(leaf, feature))
+        return leaf
 
     def _encode(self, batch: Batch) -> None:
         graph = any(batch is b for b in self._with_graph)

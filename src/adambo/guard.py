@@ -62,12 +62,12 @@ class Guard:
         Raises:
             NonFiniteError: On the host. On CUDA the verdict masks the updates instead.
         """
-        values = [t.detach() for tensors in self._admitted.values() for t in tensors]
+        values = [t for tensors in self._admitted.values() for t in tensors]
         if self.on_host and not self.processes.active:
             if not _finite(values):
                 raise self._error()
             return
-        bad = 1.0 - torch.as_tensor(_finite(values), dtype=self.bad.dtype, device=self.bad.device)
+        bad = torch.as_tensor(_finite(values), device=self.bad.device).logical_not()
         self.bad = self.processes.worst(torch.maximum(self.bad, bad))
         if (self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers)) and self.bad:
             self.bad = torch.zeros_like(self.bad)
@@ -88,7 +88,8 @@ class Guard:
         """`values`, or `saved` where a value of the step was bad."""
         if self.on_host:
             return list(values)
-        return [torch.where(self.bad > 0, old, new) for new, old in zip(values, saved, strict=True)]
+        bad = self.bad > 0
+        return [torch.where(bad, old, new) for new, old in zip(values, saved, strict=True)]
 
     def has_masked(self) -> bool:
         """Whether the step was masked, for those who can wait for the answer."""
@@ -126,7 +127,7 @@ class Guard:
         )
 
     def _error(self) -> NonFiniteError:
-        bad = [what for what, tensors in self._admitted.items() if not _finite([t.detach() for t in tensors])]
+        bad = [what for what, tensors in self._admitted.items() if not _finite(tensors)]
         named = ", ".join(bad) or "a value on another process"
         return NonFiniteError(f"Not a finite number (NaN or infinite): {named}. No step can be made from it. {_ADVICE}")
 
@@ -142,7 +143,7 @@ class LowerState:
     def restore(self, where: Guard | None = None) -> None:
         """Come back to it; with a guard, only if the guard has seen a bad value (decided on the device)."""
         if where is not None:
-            self.y.assign(where.masked(self.y.values(), self.values))
+            self.y.assign_where(where.bad > 0, self.values)
             return
         self.y.assign(self.values)
         self._optimizer.state.clear()
@@ -164,9 +165,10 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
+@torch.no_grad()
 def _finite(values: Sequence[Tensor]) -> Tensor | bool:
     if values[0].is_cuda:
-        return torch.isfinite(torch.stack(torch._foreach_norm(list(values), float("inf")))).all()
+        return torch.stack(torch._foreach_norm(list(values), math.inf)).amax() < math.inf
     # A sum is finite exactly when all its terms are, short of overflow, and on a CPU it is the fastest pass there is.
     return all(math.isfinite(t.sum(dtype=_WIDE.get(t.dtype))) for t in values)
 

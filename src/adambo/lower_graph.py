@@ -6,7 +6,7 @@ What has a closed form is computed in closed form, the rest by autograd, from on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adambo.closed_form import ClosedForm, read
+from adambo.closed_form import ClosedForm, Programmes, Solved, descended, read, solved
 from adambo.lower_variable import LowerVariable
 from adambo.products import product
-from adambo.vectors import Vector, zero_filled
+from adambo.vectors import Vector, one, zero_filled
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
 
@@ -57,22 +57,23 @@ class LowerGraph:
         self.y = y
         self._closed, self._roots, self._weights = closed, roots, weights
 
+    _solved: Solved | None = None
     is_unreadable = False  # whether a closed form was looked for, and none found
 
     @classmethod
-    def of(cls, g: Tensor, y: LowerVariable, features: Iterable[Tensor] | None) -> LowerGraph:
+    def of(cls, g: Tensor, y: LowerVariable, readable: bool = True) -> LowerGraph:
         """Take the loss apart.
 
         Args:
             g: The loss, with its graph.
             y: In which it is differentiated.
-            features: Tensors in the graph that are known not to depend on `y`; None leaves all to autograd.
+            readable: Whether to look for closed forms; else all is left to autograd.
         """
-        tried = features is not None and y.leaves_are_rows and not _plain.get()
-        reading = read(g, y.leaves, features) if tried and features is not None else None
+        tried = readable and y.leaves_are_rows and not _plain.get()
+        reading = read(g, y.leaves) if tried else None
         if reading is not None:
             return cls(y, reading.closed, reading.rest, reading.weights)
-        graph = cls(y, None, [g], [torch.ones_like(g, requires_grad=False)])
+        graph = cls(y, None, [g], [one(g)])
         graph.is_unreadable = tried
         return graph
 
@@ -92,8 +93,28 @@ class LowerGraph:
         with full_precision(self.y):
             return LowerGraph(self.y, self._closed.moved([leaf.detach() for leaf in self.y.leaves]))
 
+    def descended(self, rate: float, steps: int, programmes: Programmes) -> Vector | None:
+        """`y` after so many steps against the gradient; None where they have to be done one by one."""
+        if self._closed is None or not self.is_closed:
+            return None
+        with full_precision(self.y):
+            return descended(self._closed, rate, steps, programmes)
+
+    def solved(self, v: Vector, step: float, terms: int, programmes: Programmes) -> Vector | None:
+        """The Neumann series of `v`; None where its products have to be made one by one.
+
+        What else one programme has found on the way, the gradient and the cross derivative, is remembered.
+        """
+        if self._closed is None or not self.is_closed:
+            return None
+        with full_precision(self.y):
+            self._solved = solved(self._closed, v, step, terms, self.y.blocks, programmes)
+        return None if self._solved is None else self._solved.z
+
     def gradient(self, keep_graph: bool = False) -> Vector:
         """∇y g, without a graph."""
+        if self._solved is not None:
+            return self._solved.gradient
         if "_rest" in self.__dict__ or not self._roots:
             parts: Sequence[Tensor | None] = [part.detach() for part in self._rest] if self._roots else []
         else:
@@ -118,9 +139,10 @@ class LowerGraph:
         roots, weights = self._differentiable(z)
         if self._closed is not None:
             with full_precision(self.y):
-                for tensor, cotangent in self._closed.cross(z):
-                    roots.append(tensor)
-                    weights.append(cotangent)
+                known = self._solved is not None and self._solved.z is z
+                found = self._solved.cross if self._solved is not None and known else self._closed.cross(z)
+            roots += [tensor for tensor, _ in found]
+            weights += [cotangent for _, cotangent in found]
         return roots, weights
 
     @cached_property

@@ -73,6 +73,12 @@ class LowerVariable:
     def assign(self, values: Sequence[Tensor]) -> None:
         copy_(self.leaves, values)
 
+    def assign_where(self, condition: Tensor, values: Sequence[Tensor]) -> None:
+        """`assign` where a flag on the device says so."""
+        with torch.no_grad():
+            for leaf, value in zip(self.leaves, values, strict=True):
+                leaf.copy_(torch.where(condition, value, leaf))
+
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
         """One lower step: `apply(optimizer)` with `gradient` in place."""
         for leaf, part in zip(self.leaves, gradient, strict=True):
@@ -139,6 +145,9 @@ class TableRows(LowerVariable):
     def assign(self, values: Sequence[Tensor]) -> None:
         self.write_state(self.leaves, values)
 
+    def assign_where(self, condition: Tensor, values: Sequence[Tensor]) -> None:
+        self.assign([torch.where(condition, old, new) for old, new in zip(values, self.values(), strict=True)])
+
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
         # Plain SGD by hand (nothing else is accepted with tasks): an optimiser would go over the whole table.
         rate = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
@@ -194,6 +203,9 @@ class GatheredRows(TableRows):
     def assign(self, values: Sequence[Tensor]) -> None:
         copy_(self.leaves, values)
 
+    def assign_where(self, condition: Tensor, values: Sequence[Tensor]) -> None:
+        LowerVariable.assign_where(self, condition, values)
+
     def _move(self, gradient: Vector, rates: Sequence[float | Tensor]) -> None:
         if isinstance(rates[0], Tensor) or len(set(rates)) > 1:  # a scheduler's rate may live on the device
             super()._move(gradient, rates)
@@ -220,9 +232,11 @@ class _RowLookup(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        table = next((a for a in tree_leaves((args, kwargs)) if id(a) in self.row_of), None)
+        table = self._table_among((*args, *kwargs.values()))
+        if table is None:
+            return func(*args, **kwargs)
         name = func.__self__.__name__ if getattr(func, "__name__", "") == "__get__" else getattr(func, "__name__", "")
-        if table is None or name in _QUESTIONS:
+        if name in _QUESTIONS:
             return func(*args, **kwargs)
         rows = self.row_of[id(table)]
         if name == "__getitem__" and args[0] is table:
@@ -237,6 +251,17 @@ class _RowLookup(TorchFunctionMode):
         if name == "embedding" and plain and len(args) == 2 and args[1] is table:
             return self._found(rows, args[0])
         raise WholeTableUsed(name)
+
+    def _table_among(self, arguments: Any) -> Any:
+        for a in arguments:
+            if id(a) in self.row_of:
+                return a
+            if (
+                isinstance(a, list | tuple | dict)
+                and (table := next((t for t in tree_leaves(a) if id(t) in self.row_of), None)) is not None
+            ):
+                return table
+        return None
 
     def _found(self, rows: Tensor, index: Any, rest: tuple[Any, ...] = ()) -> Tensor:
         """rows[place of index, *rest]"""

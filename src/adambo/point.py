@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from adambo.draw import Batch, Draw, is_empty
-from adambo.encodings import Encodings
+from adambo.encodings import Cut, Encodings, Ending
 from adambo.errors import ProblemError, SampleError
 from adambo.kernels import explained
 from adambo.ledger import Ledger
 from adambo.lower_graph import LowerGraph
 from adambo.lower_variable import LowerVariable
 from adambo.masks import Repeatable, SameMasks
-from adambo.products import accumulate, gradient, product
-from adambo.vectors import Vector, dot, scaled, zero_filled, zeros
+from adambo.products import accumulate, gradient, product, reached_leaves
+from adambo.vectors import Vector, dot, one, zero_filled, zeros
 
 if TYPE_CHECKING:
     from adambo.problem import Problem
@@ -93,14 +93,23 @@ class Point:
         """The upper loss on the upper batch."""
         batch = self._first("upper")
         self.ledger.read("upper", batch)
-        return self._evaluate("upper", batch, through_encoder=True)
+        return self._evaluate("upper", batch, "features")
 
     @cached_property
     def f_y(self) -> Vector:
         """∇y f on the upper batch."""
         self.ledger.grad_y_f += 1
-        f_y = gradient(self.f, self.y.leaves, keep_graph=True)
-        return self.y.average(self.y.rows(self.y.filled(f_y, "upper")))
+        return self.y.average(self.y.rows(self.y.filled(self._f_gradient[: len(self.y.leaves)], "upper")))
+
+    @cached_property
+    def _f_gradient(self) -> Sequence[Tensor | None]:
+        """∂f/∂y, and the derivatives in the features, which will be asked for."""
+        return gradient(self.f, [*self.y.leaves, *(cut.leaf for cut in self._f_cuts)], keep_graph=True)
+
+    @cached_property
+    def _f_cuts(self) -> list[Cut]:
+        _ = self.f
+        return [] if self._encodings is None else list(self._encodings.cuts)
 
     @property
     def g(self) -> Tensor:
@@ -119,6 +128,24 @@ class Point:
             self._graphs[id(batch)] = graph  # autograd's is used up by one gradient: nothing is kept for products
         return self.y.average(graph.gradient())
 
+    def lower_descent(self, rate: float) -> Vector | None:
+        """`y` after plain gradient steps of size `rate` on the lower batches; None where they have to be made singly.
+
+        It is to be had where one batch serves them all, and the lower loss is that of a linear head.
+        """
+        batches, problem = self.draw.lower, self.problem
+        if problem.descends_singly or self.y.processes.active or any(b is not batches[0] for b in batches):
+            return None
+        graph = self._known_graph(batches[0]) or self._new_graph(batches[0])
+        kept = id(batches[0]) in self._closed
+        found = graph.descended(rate, len(batches), problem.programmes) if kept else None
+        if found is None:
+            problem.descends_singly = True
+            return None
+        self.ledger.read("lower", batches[0])
+        self.ledger.grad_y_g += len(batches)
+        return found
+
     def lower_loss(self, index: int = 0) -> Tensor:
         """g on lower batch `index`."""
         return self._lower_loss(self.draw.lower[index])
@@ -130,7 +157,7 @@ class Point:
 
     def _lower_loss(self, batch: Batch) -> Tensor:
         if id(batch) not in self._losses:
-            self._losses[id(batch)] = self._evaluate("lower", batch, through_encoder=False).detach()
+            self._losses[id(batch)] = self._evaluate("lower", batch, "y").detach()
         return self._losses[id(batch)]
 
     def hessian(self, vector: Vector, index: int = 0) -> Vector:
@@ -139,6 +166,20 @@ class Point:
         self.ledger.read("hessian", batch)
         self.ledger.hessian_vector += 1
         return self._hessian(vector, batch)
+
+    def neumann(self, v: Vector, step: float, terms: int) -> Vector | None:
+        """s Σ_{q<Q} (I − s ∇²yy g)^q v; None where its products have to be made singly.
+
+        It is to be had on CUDA, where one batch serves them all, and the lower loss is in closed form.
+        """
+        batches = self.draw.hessian
+        if not v[0].is_cuda or self.y.processes.active or any(b is not batches[0] for b in batches) or not batches:
+            return None
+        found = self._graph(batches[0]).solved(v, step, terms, self.problem.programmes)
+        if found is not None:
+            self.ledger.read("hessian", batches[0])
+            self.ledger.hessian_vector += terms - 1
+        return found
 
     def curvature(self, vector: Vector) -> Vector:
         """∇²yy g · vector on the first Hessian batch (or the cross batch), for learning about the Hessian itself."""
@@ -151,19 +192,20 @@ class Point:
             p.grad = None
         roots, weights = self._surrogate_roots(z)
         # The parameters of FSDP2 are not the leaves of the graph, so naming them would not find them; what a plain
-        # backward leaves in y.grad is thrown away.
-        accumulate(roots, weights, into=() if self.problem.x_is_sharded else self.problem.x)
+        # backward may leave in y.grad is thrown away.
+        if roots:
+            accumulate(roots, weights, into=() if self.problem.x_is_sharded else self.problem.x)
         if self.problem.x_is_sharded:
             for leaf in self.y.leaves:
                 leaf.grad = None
-        if all(p.grad is None for p in self.problem.x):
+        untouched = [p for p in self.problem.x if p.grad is None]
+        if len(untouched) == len(self.problem.x):
             raise ProblemError(
                 "Neither loss depends on x, so there is no hypergradient. Make sure that a loss uses the parameters "
                 "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
             )
-        for p in self.problem.x:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
+        for p in untouched:
+            p.grad = torch.zeros_like(p)
         self.problem.average_x()
 
     def hypergradient(self, z: Vector, keep_graph: bool = False) -> Vector:
@@ -186,7 +228,7 @@ class Point:
     def f_x(self) -> Vector:
         """∇x f on the upper batch."""
         self.ledger.grad_x_f += 1
-        return self._in_x([self.f], [torch.ones_like(self.f)])
+        return self._in_x(*self._behind_features([self.f], [one(self.f)]))
 
     @cached_property
     def g_x(self) -> Vector:
@@ -194,12 +236,12 @@ class Point:
         batch = self._first("cross")
         self.ledger.read("cross", batch)
         self.ledger.grad_x_g += 1
-        g = self._evaluate("lower", batch, through_encoder=True)
-        return self._in_x([g], [torch.ones_like(g)])
+        g = self._evaluate("lower", batch, "features")
+        return self._in_x(*self._behind_features([g], [one(g)]))
 
     def cross(self, z: Vector) -> Vector:
         """∇²xy g z on the cross batch."""
-        return self._in_x(*self._cross_roots(z))
+        return self._in_x(*self._behind_features(*self._cross_roots(z)))
 
     def _in_x(self, roots: Vector, weights: Vector, keep_graph: bool = True) -> Vector:
         """Σ_k weights_k · ∂roots_k/∂x, averaged over processes."""
@@ -210,18 +252,39 @@ class Point:
 
     def surrogate(self, z: Vector) -> Tensor:
         """The scalar S, for those whose framework owns `backward()`."""
-        (f, *roots), (_, *weights) = self._surrogate_roots(z)
-        if not roots:
-            return f
-        # The roots of a closed form have the right derivative in x, but not the value ⟨∇y g, z⟩.
-        cross = dot(roots, weights)
-        value = dot(self._graph(self._first("cross")).gradient(keep_graph=True), z)
-        return f + cross - (cross.detach() + value)
+        linear = dot(*self._surrogate_roots(z))  # has the derivative of S in x, but not its value
+        g_y = self._graph(self._first("cross")).gradient(keep_graph=True)
+        return linear - linear.detach() + (self.f.detach() - dot(g_y, z))
 
     def _surrogate_roots(self, z: Vector) -> tuple[Vector, Vector]:
+        """Tensors and weights with ∇x S = Σ_k weights_k · ∂roots_k/∂x."""
         self.ledger.grad_x_f += 1
-        g_y, weights = self._cross_roots(scaled(z, -1.0))
-        return [self.f, *g_y], [torch.ones_like(self.f), *weights]
+        crosses = zip(*self._behind_features(*self._cross_roots(z)), strict=True)
+        found = {id(root): (root, weight) for root, weight in crosses}
+        upper = [(self.f, one(self.f))]
+        if self._encodings is not None:
+            parts = zip(self._f_cuts, self._f_gradient[len(self.y.leaves) :], strict=True)
+            upper = [(cut.feature, part) for cut, part in parts if part is not None]
+            upper += [(self.f, one(self.f))] if self._reaches_x(self.f) else []
+        total = [(root, w - found.pop(id(root))[1] if id(root) in found else w) for root, w in upper]
+        total += [(root, -weight) for root, weight in found.values()]
+        return [root for root, _ in total], [weight for _, weight in total]
+
+    def _behind_features(self, roots: Vector, weights: Vector) -> tuple[Vector, Vector]:
+        """The same derivative in x, with features as roots instead of what was computed from them."""
+        if self._encodings is None or not roots:
+            return roots, weights
+        cuts = self._encodings.cuts
+        found = product(roots, [cut.leaf for cut in cuts], weights) if cuts else ()
+        pairs = [(cut.feature, part) for cut, part in zip(cuts, found, strict=True) if part is not None]
+        pairs += [(root, weight) for root, weight in zip(roots, weights, strict=True) if self._reaches_x(root)]
+        return [root for root, _ in pairs], [weight for _, weight in pairs]
+
+    def _reaches_x(self, root: Tensor) -> bool:
+        """Whether a tensor made of features depends on something else, besides y: on x, past the encoder."""
+        assert self._encodings is not None
+        known = {id(leaf) for leaf in (*self.y.leaves, *self.problem.y, *(cut.leaf for cut in self._encodings.cuts))}
+        return any(id(leaf) not in known for leaf in reached_leaves([root]))
 
     def _cross_roots(self, z: Vector) -> tuple[Vector, Vector]:
         batch = self._first("cross")
@@ -250,18 +313,19 @@ class Point:
         return self._graphs.get(key)
 
     def _new_graph(self, batch: Batch) -> LowerGraph:
-        features = () if self._encodings is None or is_empty(batch) else self._encodings.tensors(batch)
+        if self._encodings is not None and not is_empty(batch):
+            self._encodings.features(batch, "y")  # before anything is noticed
         repeatable = Repeatable(self.problem.device, self.problem.buffers) if len(self.draw.lower) > 1 else None
-        g = self._evaluate("lower", batch, through_encoder=any(batch is b for b in self.draw.cross))
+        g = self._evaluate("lower", batch, "features" if any(batch is b for b in self.draw.cross) else "y")
         self._losses[id(batch)] = g.detach()
-        graph = LowerGraph.of(g, self.y, None if self.problem.lower_is_unreadable else features)
+        graph = LowerGraph.of(g, self.y, readable=not self.problem.lower_is_unreadable)
         self.problem.lower_is_unreadable |= graph.is_unreadable
         if graph.is_closed and repeatable is not None and repeatable.still():
             graph = self._closed[id(batch)] = graph.keeping_y()  # for the lower steps that follow
         return graph
 
-    def _evaluate(self, name: str, batch: Batch, through_encoder: bool) -> Tensor:
-        return self.problem.evaluate(name, batch, self.y, self._encodings, through_encoder, self._masks)
+    def _evaluate(self, name: str, batch: Batch, ending: Ending) -> Tensor:
+        return self.problem.evaluate(name, batch, self.y, self._encodings, ending, self._masks)
 
     def _first(self, role: str) -> Batch:
         batches = getattr(self.draw, role)

@@ -19,8 +19,9 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from adambo.closed_form import Programmes
 from adambo.draw import Batch, Draw, is_empty
-from adambo.encodings import Divide, Encodings, Join
+from adambo.encodings import Divide, Encodings, Ending, Join
 from adambo.errors import ProblemError, SampleError, WholeTableUsed
 from adambo.ledger import Ledger
 from adambo.lower_variable import GatheredRows, LowerVariable, TableRows
@@ -77,6 +78,8 @@ class Problem:
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
         self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
         self.lower_is_unreadable = False  # a lower loss without closed forms is not searched for them again
+        self.descends_singly = False  # likewise, one whose lower steps cannot be made at once
+        self.programmes = Programmes()
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
@@ -132,13 +135,13 @@ class Problem:
         batch: Batch,
         y: LowerVariable,
         encodings: Encodings | None,
-        through_encoder: bool,
+        ending: Ending,
         masks: SameMasks | None = None,
     ) -> Tensor:
         """A loss at the current point, checked: `name` is "upper" or "lower".
 
         Args:
-            through_encoder: Whether the loss must be differentiable in the parameters of the encoder.
+            ending: Where its graph ends, if there is an encoder: see `Encodings`.
             masks: Where dropout must be the same in every evaluation of the batch.
         """
         if is_empty(batch):
@@ -147,7 +150,7 @@ class Problem:
                 "Leave empty batches out of the stream (drop_last=True in a DataLoader)."
             )
         function = self.upper if name == "upper" else self.lower
-        arguments = (batch,) if encodings is None else (encodings.features(batch, through_encoder), batch)
+        arguments = (batch,) if encodings is None else (encodings.features(batch, ending), batch)
         # With tasks, table[ids] is answered with the rows of the draw.
         with torch.enable_grad(), y.reading(), masks.of(batch) if masks else nullcontext():
             loss = function(*arguments)

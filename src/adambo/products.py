@@ -7,11 +7,13 @@ they belong to), so the engine is called directly. `plain_product` is the refere
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from adambo.vectors import one
 
 _engine: Any = torch.autograd.Variable._execution_engine
 
@@ -41,7 +43,7 @@ def gradient(
     loss: Tensor, inputs: Sequence[Tensor], *, keep_graph: bool = False, differentiable: bool = False
 ) -> Sequence[Tensor | None]:
     """∂loss/∂inputs, itself with a graph if it is to be `differentiable`."""
-    weight = torch.ones_like(loss, requires_grad=False)
+    weight = one(loss)
     return product((loss,), inputs, (weight,), keep_graph=keep_graph, differentiable=differentiable)
 
 
@@ -50,6 +52,20 @@ def accumulate(outputs: Sequence[Tensor], weights: Sequence[Tensor], into: Seque
     _engine.run_backward(
         tuple(outputs), tuple(weights), False, False, tuple(into), allow_unreachable=True, accumulate_grad=True
     )
+
+
+def reached_leaves(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The leaves of the graph behind `outputs`, each once."""
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node: Any = waiting.pop()
+        if hasattr(node, "variable"):
+            yield node.variable
+        for source, _ in node.next_functions:
+            if source is not None and source not in seen:
+                seen.add(source)
+                waiting.append(source)
 
 
 def plain_product(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -27,6 +28,16 @@ def add_(a: Sequence[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> None:
 
 def zeros(like: Sequence[Tensor]) -> Vector:
     return [torch.zeros_like(t, requires_grad=False) for t in like]
+
+
+@lru_cache(maxsize=16)
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones((), dtype=dtype, device=device)
+
+
+def one(like: Tensor) -> Tensor:
+    """The number 1, of the kind of a loss; the same tensor every time, so nobody may change it."""
+    return _one(like.dtype, like.device)
 
 
 def zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from adambo.algorithms import state
 from adambo.algorithms.info import Info
-from adambo.algorithms.optimizers import check_plain, fitting, optimizer_state
+from adambo.algorithms.optimizers import check_plain, fitting, optimizer_state, plain_rate
 from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
 from adambo.errors import NonFiniteError, SampleError, SettingError, StateError, WholeTableUsed
@@ -205,6 +205,12 @@ class Algorithm(ABC):
 
     def descend(self, point: Point) -> Tensor:
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""
+        rate = plain_rate(self.lower_optimizer) if len(point.draw.lower) > 1 else None
+        if rate is not None and (y_next := point.lower_descent(rate)) is not None:
+            self.guard.watch("the lower loss", point.lower_loss(), *y_next)
+            point.y.assign(y_next)
+            self._count_lower_step()
+            return point.lower_loss()
         for index in range(len(point.draw.lower)):
             here = point if index == 0 else point.after_move()
             gradient = here.lower_gradient(index)
@@ -231,7 +237,10 @@ class Algorithm(ABC):
             solved: The z that the inverse found, for an inverse with a memory.
             remembered: What `recall` shall give under these names at the next visit.
         """
-        self.guard.watch("the hypergradient", *[whole_or_local(p.grad) for p in self.problem.x if p.grad is not None])
+        gradients = [p.grad for p in self.problem.x if p.grad is not None]
+        self.guard.watch(
+            "the hypergradient", *(map(whole_or_local, gradients) if self.problem.x_is_sharded else gradients)
+        )
         for name, values in remembered.items():
             self.guard.watch(name, *values)
         self.guard.settle(self.upper_optimizer, self.lower_optimizer)
@@ -241,14 +250,18 @@ class Algorithm(ABC):
         self.guard.apply(self.upper_optimizer)
         self._after_x_moved()
         if self.problem.tasks is not None:
-            for p in self.problem.y:
-                p.grad = None
-            self.lower_optimizer.step()  # moves nothing: rows were moved by hand, but a scheduler wants to see a step
+            self._count_lower_step()
         point.y.write_back()
         self.memory.write(point.y, remembered, self.guard)
         if self.inverse is not None and solved is not None:
             self.inverse.accept(point, solved, self.guard)
         self.guard.end_step()
+
+    def _count_lower_step(self) -> None:
+        """A step of the lower optimiser that moves nothing, since y was moved by hand: schedulers want to see one."""
+        for p in self.problem.y:
+            p.grad = None
+        self.lower_optimizer.step()
 
     def _before_x_moves(self) -> None:
         """For methods that keep x_t: the step is good, and x still has its value."""

@@ -15,6 +15,7 @@ from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_choice, checked_count, refuse_sharded_x
 from adambo.draw import Batch, Draw, Needs
+from adambo.encodings import Ending
 from adambo.errors import ProblemError, SampleError, SettingError
 from adambo.kernels import explained
 from adambo.masks import SameMasks
@@ -162,7 +163,7 @@ class MetaLearning(Algorithm):
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         """G and ∇φ G on ζ_s, at the current values."""
         self.ledger.grad_y_g += 1
-        g = task.loss("lower", task.draw.lower[s], through_encoder=self.adapts_x)
+        g = task.loss("lower", task.draw.lower[s], ending="x" if self.adapts_x else "y")
         return g.detach(), self._filled(gradient(g, self.phi), self.phi, "lower")
 
     def _outer_gradient(self, task: Task) -> tuple[Tensor, Vector]:
@@ -224,11 +225,11 @@ class Task:
             self._features = solver.problem.encodings(draw if solver.first_order else with_graph, self._masks)
         self.keeps_features = self._features is not None
 
-    def loss(self, name: str, batch: Batch, through_encoder: bool = True) -> Tensor:
+    def loss(self, name: str, batch: Batch, ending: Ending = "x") -> Tensor:
         self._ledger.read(name, batch)
         # In the role of `upper`, whichever it has, a batch is encoded with a graph.
         features = self._features or self._problem.encodings(Draw(upper=(batch,)), self._masks)
-        return self._problem.evaluate(name, batch, self._y, features, through_encoder, self._masks)
+        return self._problem.evaluate(name, batch, self._y, features, ending, self._masks)
 
 
 def _checked(draws: Sequence[Any]) -> Sequence[Draw]:

@@ -57,6 +57,16 @@ def check_plain(optimizer: Optimizer) -> None:
         )
 
 
+def plain_rate(optimizer: Optimizer) -> float | None:
+    """The step size of an optimiser that only goes against the gradient, at one rate; None for any other."""
+    if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return None
+    rates = {group["lr"] for group in optimizer.param_groups}
+    extras = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))
+    rate = rates.pop() if len(rates) == 1 else None
+    return float(rate) if isinstance(rate, int | float) and not extras else None
+
+
 def optimizer_state(
     optimizer: Optimizer, parameters: Vector, name: str, kept: Callable[[dict[str, Any]], float] | None = None
 ) -> Vector:

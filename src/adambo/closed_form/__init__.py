@@ -5,7 +5,10 @@ gradients, Hessian products and cross derivatives are a few matrix products. `re
 does not know is left to autograd. Both give the same numbers to rounding.
 """
 
+from adambo.closed_form.descent import descended
 from adambo.closed_form.form import ClosedForm
+from adambo.closed_form.programmes import Programmes
 from adambo.closed_form.reading import Reading, read
+from adambo.closed_form.series import Solved, solved
 
-__all__ = ["ClosedForm", "Reading", "read"]
+__all__ = ["ClosedForm", "Programmes", "Reading", "Solved", "descended", "read", "solved"]

@@ -6,7 +6,8 @@ Aᵀ c. The constant a is not kept, because nobody asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +31,27 @@ class Affine:
     sources: Sequence[Affine] = ()
     has_constant: bool = False
 
+    def tensors(self) -> Vector:
+        """The constants in the tree, in a fixed order."""
+        return [t for source in self.sources for t in source.tensors()]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Affine:
+        """The same tree with other constants, taken from `tensors` in that order."""
+        other = copy.copy(self)
+        other.sources = tuple(source.with_tensors(tensors) for source in self.sources)
+        return other
+
+    @property
+    def form(self) -> Hashable:
+        """All there is to the tree besides its constants."""
+        return type(self), self.shape, tuple(source.form for source in self.sources)
+
     def change(self, v: Vector) -> Tensor:
         """A v"""
+        raise NotImplementedError
+
+    def lift(self, value: Tensor) -> Tensor:
+        """This tensor for a value of its only source, where it has one."""
         raise NotImplementedError
 
     def back(self, c: Tensor) -> list[Tensor]:
@@ -42,6 +62,10 @@ class Affine:
         """into += Aᵀ c, one entry per tensor of `y`."""
         for source, part in zip(self.sources, self.back(c), strict=True):
             source.pull(part, into)
+
+    def wanted(self) -> Vector:
+        """The tensors that `cross` finds derivatives in."""
+        return [t for source in self.sources for t in source.wanted()]
 
     def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
         """∂/∂x of ⟨slope(A y), A z⟩, where A depends on x: `bent` is the slope's derivative along A z."""
@@ -54,6 +78,10 @@ class Leaf(Affine):
 
     def __init__(self, index: int, shape: torch.Size) -> None:
         self.index, self.shape = index, shape
+
+    @property
+    def form(self) -> Hashable:
+        return Leaf, self.index, self.shape
 
     def change(self, v: Vector) -> Tensor:
         return v[self.index]
@@ -68,22 +96,28 @@ class Leaf(Affine):
 
 class _OneSource(Affine):
     def __init__(self, source: Affine, shape: torch.Size) -> None:
-        self.source, self.shape = source, shape
-        self.sources = (source,)
+        self.shape, self.sources = shape, (source,)
         self.has_constant = source.has_constant
+
+    @property
+    def source(self) -> Affine:
+        return self.sources[0]
+
+    def change(self, v: Vector) -> Tensor:
+        return self.lift(self.source.change(v))
 
 
 class Reshaped(_OneSource):
-    def change(self, v: Vector) -> Tensor:
-        return self.source.change(v).reshape(self.shape)
+    def lift(self, value: Tensor) -> Tensor:
+        return value.reshape(self.shape)
 
     def back(self, c: Tensor) -> list[Tensor]:
         return [c.reshape(self.source.shape)]
 
 
 class Expanded(_OneSource):
-    def change(self, v: Vector) -> Tensor:
-        return self.source.change(v).expand(self.shape)
+    def lift(self, value: Tensor) -> Tensor:
+        return value.expand(self.shape)
 
     def back(self, c: Tensor) -> list[Tensor]:
         return [c.sum_to_size(self.source.shape)]
@@ -96,12 +130,16 @@ class Permuted(_OneSource):
         self._inverse = tuple(self.dims.index(k) for k in range(len(dims)))
 
     @property
+    def form(self) -> Hashable:
+        return self.dims, super().form
+
+    @property
     def swaps_the_last_two(self) -> bool:
         n = len(self.dims)
         return n >= 2 and self.dims == (*range(n - 2), n - 1, n - 2)
 
-    def change(self, v: Vector) -> Tensor:
-        return self.source.change(v).permute(self.dims)
+    def lift(self, value: Tensor) -> Tensor:
+        return value.permute(self.dims)
 
     def back(self, c: Tensor) -> list[Tensor]:
         return [c.permute(self._inverse)]
@@ -114,8 +152,19 @@ class Scaled(_OneSource):
         super().__init__(source, shape)
         self.factor = factor
 
-    def change(self, v: Vector) -> Tensor:
-        return self.source.change(v) * self.factor
+    def tensors(self) -> Vector:
+        return [*([self.factor] if isinstance(self.factor, Tensor) else []), *super().tensors()]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Affine:
+        factor = next(tensors) if isinstance(self.factor, Tensor) else self.factor
+        return Scaled(self.source.with_tensors(tensors), self.shape, factor)
+
+    @property
+    def form(self) -> Hashable:
+        return None if isinstance(self.factor, Tensor) else self.factor, super().form
+
+    def lift(self, value: Tensor) -> Tensor:
+        return value * self.factor
 
     def back(self, c: Tensor) -> list[Tensor]:
         return [(c * self.factor).sum_to_size(self.source.shape)]
@@ -127,8 +176,12 @@ class Added(Affine):
     def __init__(
         self, sources: Sequence[Affine], factors: Sequence[float], shape: torch.Size, has_constant: bool
     ) -> None:
-        self.sources, self.factors, self.shape = sources, factors, shape
+        self.sources, self.factors, self.shape = sources, tuple(factors), shape
         self.has_constant = has_constant or any(source.has_constant for source in sources)
+
+    @property
+    def form(self) -> Hashable:
+        return self.factors, super().form
 
     def change(self, v: Vector) -> Tensor:
         first, *others = [source.change(v) for source in self.sources]
@@ -144,12 +197,17 @@ class Added(Affine):
         ]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Operand:
-    """What a matrix product multiplies a part of `y` with: features, in `y`'s precision; and where they come from."""
+    """What a matrix product multiplies a part of `y` with.
 
-    tensor: Tensor
+    Attributes:
+        matrix: The features, in the precision of `y`.
+        tensor: Where they come from, if that depends on x: derivatives in it are wanted.
+    """
+
     matrix: Tensor
+    tensor: Tensor | None
 
 
 class Product(Affine):
@@ -177,11 +235,34 @@ class Product(Affine):
         has_constant: bool = False,
     ) -> None:
         self.swapped = isinstance(source, Permuted) and source.swaps_the_last_two
-        self.source = source.source if isinstance(source, Permuted) and self.swapped else source
+        source = source.source if isinstance(source, Permuted) and self.swapped else source
         self.operand, self.operand_first, self.shape, self.scale = operand, operand_first, shape, scale
-        self.offset, self.offset_scale = offset, offset_scale
-        self.sources = (self.source,) if offset is None else (self.source, offset)
+        self.offset_scale = offset_scale
+        self.sources = (source,) if offset is None else (source, offset)
         self.has_constant = has_constant or (offset is not None and offset.has_constant)
+
+    @property
+    def source(self) -> Affine:
+        return self.sources[0]
+
+    @property
+    def offset(self) -> Affine | None:
+        return self.sources[1] if len(self.sources) == 2 else None
+
+    def tensors(self) -> Vector:
+        return [self.operand.matrix, *super().tensors()]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Affine:
+        operand = Operand(next(tensors), self.operand.tensor)
+        other = super().with_tensors(tensors)
+        assert isinstance(other, Product)
+        other.operand = operand
+        return other
+
+    @property
+    def form(self) -> Hashable:
+        wanted = None if self.operand.tensor is None else self.operand.tensor.dtype
+        return wanted, self.operand_first, self.swapped, self.scale, self.offset_scale, super().form
 
     def _side(self, v: Vector) -> Tensor:
         """The factor that comes from `y`."""
@@ -193,7 +274,7 @@ class Product(Affine):
         if self.offset is None:
             product = torch.matmul(*pair)
             return product if self.scale == 1 else product * self.scale
-        return _add_product(self.offset.change(v), *pair, beta=self.offset_scale, alpha=self.scale)
+        return add_product(self.offset.change(v), *pair, beta=self.offset_scale, alpha=self.scale)
 
     def back(self, c: Tensor) -> list[Tensor]:
         matrix = self.operand.matrix
@@ -207,13 +288,16 @@ class Product(Affine):
             parts.append(spread if self.offset_scale == 1 else spread * self.offset_scale)
         return parts
 
+    def wanted(self) -> Vector:
+        return [] if self.operand.tensor is None else [self.operand.tensor]
+
     def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
         tensor = self.operand.tensor
-        if not tensor.requires_grad:
+        if tensor is None:
             return
         at_y, along_z = self._side(y), self._side(z)
         pairs = ((bent, at_y.mT), (slope, along_z.mT)) if self.operand_first else ((at_y.mT, bent), (along_z.mT, slope))
-        cotangent = _add_product(torch.matmul(*pairs[0]), *pairs[1], beta=self.scale, alpha=self.scale)
+        cotangent = add_product(torch.matmul(*pairs[0]), *pairs[1], beta=self.scale, alpha=self.scale)
         found.append((tensor, cotangent.to(tensor.dtype)))
 
 
@@ -224,19 +308,34 @@ class ProductWithVector(_OneSource):
         super().__init__(source, shape)
         self.operand = operand
 
-    def change(self, v: Vector) -> Tensor:
-        return torch.mv(self.operand.matrix, self.source.change(v))
+    def tensors(self) -> Vector:
+        return [self.operand.matrix, *super().tensors()]
+
+    def with_tensors(self, tensors: Iterator[Tensor]) -> Affine:
+        operand = Operand(next(tensors), self.operand.tensor)
+        return ProductWithVector(self.source.with_tensors(tensors), operand, self.shape)
+
+    @property
+    def form(self) -> Hashable:
+        return None if self.operand.tensor is None else self.operand.tensor.dtype, super().form
+
+    def lift(self, value: Tensor) -> Tensor:
+        return torch.mv(self.operand.matrix, value)
 
     def back(self, c: Tensor) -> list[Tensor]:
         return [torch.mv(self.operand.matrix.mT, c)]
 
+    def wanted(self) -> Vector:
+        return [] if self.operand.tensor is None else [self.operand.tensor]
+
     def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
         tensor = self.operand.tensor
-        if tensor.requires_grad:
+        if tensor is not None:
             cotangent = torch.outer(bent, self.source.change(y)) + torch.outer(slope, self.source.change(z))
             found.append((tensor, cotangent.to(tensor.dtype)))
 
 
-def _add_product(offset: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float) -> Tensor:
+def add_product(offset: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float) -> Tensor:
+    """beta · offset + alpha · left @ right"""
     add = torch.addmm if left.dim() == 2 else torch.baddbmm
     return add(offset, left, right, beta=beta, alpha=alpha)

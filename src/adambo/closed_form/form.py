@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -64,6 +65,31 @@ class ClosedForm:
             bent = term.curved.bend(term.affine.change(z))
             term.affine.cross(bent, term.curved.slope, self.y, z, found)
         return found
+
+    def tensors(self) -> Vector:
+        """What it is made of, in a fixed order."""
+        parts = [[*term.curved.tensors(), *term.affine.tensors()] for term in self.terms]
+        factors = [norm.factor for norm in self.norms if isinstance(norm.factor, Tensor)]
+        return [*self.y, *factors, *(t for part in parts for t in part)]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> ClosedForm:
+        """The same of other tensors, given in that order."""
+        given = iter(tensors)
+        y = list(islice(given, len(self.y)))
+        norms = [
+            SquaredNorm(norm.index, next(given)) if isinstance(norm.factor, Tensor) else norm for norm in self.norms
+        ]
+        terms = []
+        for term in self.terms:
+            curved = term.curved.with_tensors(list(islice(given, len(term.curved.tensors()))))
+            terms.append(Term(curved, term.affine.with_tensors(given)))
+        return ClosedForm(terms, norms, y)
+
+    @property
+    def form(self) -> Hashable:
+        """All there is to it besides its tensors."""
+        terms = tuple((term.curved.form, term.affine.form) for term in self.terms)
+        return terms, tuple((n.index, None if isinstance(n.factor, Tensor) else n.factor) for n in self.norms)
 
     def with_values(self, y: Vector) -> ClosedForm:
         """The same at the same point, whose values are these tensors."""

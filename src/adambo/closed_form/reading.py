@@ -8,6 +8,7 @@ something, the choice of the right class) to the first curved node; if that is o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from adambo.closed_form.affine import (
 from adambo.closed_form.curved import BinaryCrossEntropy, Curved, LogSoftmax, Square
 from adambo.closed_form.form import ClosedForm, SquaredNorm, Term
 from adambo.products import product
-from adambo.vectors import Vector
+from adambo.vectors import Vector, one
 
 Node = Any
 FARTHEST = 300  # nodes that are looked at in search of y; beyond, a loss is left to autograd
@@ -51,13 +52,12 @@ class Reading:
     weights: Vector
 
 
-def read(loss: Tensor, y: Vector, ends: Iterable[Tensor] = ()) -> Reading | None:
+def read(loss: Tensor, y: Vector) -> Reading | None:
     """The closed forms in `loss`; None where there are none.
 
     Args:
         loss: A scalar with a graph.
         y: The leaves in which it is to be differentiated.
-        ends: Tensors, such as features, that are known not to depend on `y`: the search need not go behind them.
 
     Example:
         >>> y = torch.tensor([1.0, -2.0], requires_grad=True)
@@ -66,7 +66,7 @@ def read(loss: Tensor, y: Vector, ends: Iterable[Tensor] = ()) -> Reading | None
         ([tensor([3., 0.])], 0)
     """
     try:
-        return _Reader(y, ends).read(loss)
+        return _Reader(y).read(loss)
     except _Unknown:
         return None
 
@@ -76,11 +76,11 @@ class _Unknown(Exception):
 
 
 class _Reader:
-    def __init__(self, y: Vector, ends: Iterable[Tensor]) -> None:
+    def __init__(self, y: Vector) -> None:
         self.y = y
         self.index = {id(leaf): k for k, leaf in enumerate(y)}
-        self.ends = {end.grad_fn for end in ends if end.grad_fn is not None}
         self.walked: set[Node] = set()
+        self.above: dict[Node, list[tuple[Node, float | None]]] = {}
         self.curved: dict[Node, Affine] = {}
         self.rest: dict[Node, None] = {}
 
@@ -90,17 +90,34 @@ class _Reader:
         self._walk(loss.grad_fn)
         if not self.curved or self._meets(self.rest, {*self.walked, *self.curved}):
             return None
+        norms: list[SquaredNorm] = []
+        for node, affine in list(self.curved.items()):
+            if isinstance(affine, Leaf) and _is_square(node) and (factor := self._factor(node)) is not None:
+                norms.append(SquaredNorm(affine.index, 2 * factor))
+                del self.curved[node]
         edges = [GradientEdge(node, 0) for node in (*self.curved, *self.rest)]
-        found = product((loss,), edges, (torch.ones_like(loss, requires_grad=False),))  # type: ignore[arg-type]
+        found = product((loss,), edges, (one(loss),)) if edges else ()  # type: ignore[arg-type]
         weights = [c for c in found if c is not None]  # all: each node was met on the way down from the loss
-        terms, norms = [], []
+        terms = []
         for (node, affine), c in zip(self.curved.items(), weights, strict=False):
             if isinstance(affine, Leaf) and _is_square(node):
-                norms.append(SquaredNorm(affine.index, _factor(c)))
+                norms.append(SquaredNorm(affine.index, 2 * c))
             else:
                 terms.append(Term(_CURVED[node.name()](node, c.to(self.y[0].dtype)), affine))
         values = [leaf.detach() for leaf in self.y]
         return Reading(ClosedForm(terms, norms, values), edges[len(self.curved) :], weights[len(self.curved) :])
+
+    def _factor(self, node: Node) -> float | None:
+        """What the loss multiplies the node with, if that is one number and known without asking a device."""
+        if node not in self.above:
+            return 1.0  # the loss itself
+        total = 0.0
+        for above, factor in self.above[node]:
+            outer = None if factor is None else self._factor(above)
+            if factor is None or outer is None:
+                return None
+            total += outer * factor
+        return total
 
     def _walk(self, node: Node) -> None:
         """Go down from the loss through what is linear."""
@@ -109,6 +126,9 @@ class _Reader:
         name, given = node.name(), [source for source, _ in node.next_functions if source is not None]
         if name in _SUMS or (name in _LINEAR and len(given) == 1 and _is_linear_in_its_input(node)):
             self.walked.add(node)
+            for place, (source, _) in enumerate(node.next_functions):
+                if source is not None:
+                    self.above.setdefault(source, []).append((node, _number(node, place)))
             for source in given:
                 self._walk(source)
         elif name in _CURVED and (affine := self._curved_of(node)) is not None:
@@ -170,7 +190,7 @@ class _Reader:
         seen, waiting = set(), list(starts)
         while waiting:
             node = waiting.pop()
-            if node in seen or node in self.ends:
+            if node in seen:
                 continue
             seen.add(node)
             if len(seen) > FARTHEST:
@@ -186,15 +206,30 @@ def _shape(node: Node) -> torch.Size:
 
 
 def _operand(tensor: Tensor, dtype: torch.dtype) -> Operand:
-    return Operand(tensor, tensor.detach().to(dtype))
+    return Operand(tensor.detach().to(dtype), tensor if tensor.requires_grad else None)
 
 
-def _factor(c: Tensor) -> Tensor | float:
-    """2c; as a number where c is the same everywhere, and no device has to be asked for it."""
-    if any(c.stride()):
-        return 2 * c
-    once = 2 * c[(0,) * c.dim()]
-    return once if once.is_cuda else once.item()
+def _number(node: Node, place: int) -> float | None:
+    """What a linear node multiplies its source number `place` with, if it is one number that is known on the host."""
+    name = node.name()
+    if name in _SUMS:
+        sign = -1.0 if name == "SubBackward0" else 1.0
+        return sign * float(node._saved_alpha) if place == 1 and name != "StackBackward0" else 1.0
+    if name in ("MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"):
+        other = node._saved_self if name == "MulBackward0" and place == 1 else node._saved_other
+        if isinstance(other, Tensor):
+            other = _item(other) if other.dim() == 0 and other.device.type == "cpu" else None
+        return None if other is None else float(1 / other if name.startswith("Div") else other)
+    if name == "MeanBackward0":
+        return float(1 / math.prod(node._saved_self_sym_sizes))
+    if name == "NegBackward0":
+        return -1.0
+    return 1.0 if name == "SumBackward0" or name in _SAME or name in _RESHAPED else None
+
+
+def _item(number: Tensor) -> float:
+    with torch._C._DisableTorchDispatch():  # a number that was wrapped into a tensor has no dispatch of its own
+        return float(number.item())
 
 
 def _signed(number: int) -> int:
@@ -252,6 +287,11 @@ def _scaled(reader: _Reader, node: Node) -> Affine:
     return Scaled(source, _shape(node), 1 / factor if name.startswith("Div") else factor)
 
 
+def _in_shape(kind: type[Reshaped | Expanded], reader: _Reader, node: Node) -> Affine:
+    source, shape = reader.only_source(node), _shape(node)
+    return source if source.shape == shape else kind(source, shape)
+
+
 def _permuted(reader: _Reader, node: Node) -> Affine:
     source = reader.only_source(node)
     return Permuted(source, _shape(node), _permutation(node, len(source.shape)))
@@ -269,11 +309,11 @@ def _with_vector(reader: _Reader, node: Node) -> Affine:
 
 _AFFINE: dict[str, Callable[[_Reader, Node], Affine]] = {
     **dict.fromkeys(_SAME, lambda reader, node: reader.only_source(node)),
-    **dict.fromkeys(_RESHAPED, lambda reader, node: Reshaped(reader.only_source(node), _shape(node))),
+    **dict.fromkeys(_RESHAPED, lambda reader, node: _in_shape(Reshaped, reader, node)),
     **dict.fromkeys(_PERMUTED, _permuted),
     **dict.fromkeys(("AddBackward0", "SubBackward0"), _added),
     **dict.fromkeys(("NegBackward0", "MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"), _scaled),
-    "ExpandBackward0": lambda reader, node: Expanded(reader.only_source(node), _shape(node)),
+    "ExpandBackward0": lambda reader, node: _in_shape(Expanded, reader, node),
     "MmBackward0": lambda reader, node: reader.product(node, ("_saved_self", "_saved_mat2"), None),
     "BmmBackward0": lambda reader, node: reader.product(node, ("_saved_self", "_saved_mat2"), None),
     "AddmmBackward0": lambda reader, node: reader.product(node, ("_saved_mat1", "_saved_mat2"), 0),
@@ -283,8 +323,7 @@ _AFFINE: dict[str, Callable[[_Reader, Node], Affine]] = {
 
 
 def _log_softmax(node: Node, c: Tensor) -> Curved:
-    result = _values(node._saved_result, c)
-    return LogSoftmax(result, c, _signed(node._saved_dim), p=result.exp())
+    return LogSoftmax(_values(node._saved_result, c), c, _signed(node._saved_dim))
 
 
 def _square(node: Node, c: Tensor) -> Curved:

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from adambo.closed_form.series import EXPLODED
 from adambo.draw import Needs
 from adambo.errors import CurvatureError, SettingError
 from adambo.guard import Guard
@@ -124,8 +125,12 @@ class Neumann(Inverse):
 
     def solve_again(self, point: Point, v: Vector) -> Vector:
         # No new step, which the other point would not have: a series that has exploded becomes NaN, and is reported.
+        if self.samples in ("chained", "prefix", "shared") and (z := point.neumann(v, self.step, self.terms)):
+            return z
         z = self._series(point, v)
-        exploded = torch.as_tensor(self._excess(point, z, v)) > 100.0
+        exploded = self._excess(point, z, v) > EXPLODED
+        if isinstance(exploded, bool):
+            return [torch.full_like(t, torch.nan) for t in z] if exploded else z
         return [torch.where(exploded, torch.nan, t) for t in z]
 
     def solve(self, point: Point, v: Vector) -> Vector:

@@ -1,0 +1,92 @@
+"""Short programmes of many small kernels, launched at once.
+
+A step on a linear head is some fifty kernels of a few microseconds each, and a host needs longer to launch one than the
+GPU to run it. A programme is a pure function of tensors; once it has come a few times in the same form, it is captured
+as a CUDA graph, and from then on one launch runs all of it. On a CPU, and before that, it simply runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adambo.vectors import Vector
+
+PATIENCE = 2  # runs in one form before it is captured: what changes in every step (a rate, a shape) never is
+KEPT = 8  # graphs at a time
+MOST = 64  # captures: with more forms than that, a graph is used too rarely to pay
+
+
+class Programmes:
+    """Runs programmes, and keeps the graphs of those that come again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, int] = {}
+        self._graphs: dict[Hashable, _Captured] = {}
+        self._captures = 0
+
+    def __reduce__(self) -> Any:
+        return Programmes, ()  # graphs belong to one process
+
+    @property
+    def captured(self) -> int:
+        """How many graphs are kept."""
+        return len(self._graphs)
+
+    def ready(self, form: Hashable, inputs: Sequence[Tensor]) -> bool:
+        """Whether `run` would use a graph; asking counts as coming once."""
+        if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return False
+        key = _key(form, inputs)
+        if key in self._graphs:
+            return True
+        seen = self._seen[key] = self._seen.pop(key, 0) + 1
+        while len(self._seen) > KEPT:
+            del self._seen[next(iter(self._seen))]
+        return seen > PATIENCE and self._captures < MOST
+
+    def run(self, form: Hashable, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> Vector:
+        """function(inputs), by a graph: the results lie in memory that the next run of the same form overwrites.
+
+        Args:
+            form: All that the function depends on, besides the values of its inputs.
+            function: Makes no host wait, and gives tensors.
+            inputs: Its tensors.
+        """
+        key = _key(form, inputs)
+        if key not in self._graphs:
+            self._captures += 1
+            while len(self._graphs) >= KEPT:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = _Captured(function, inputs)
+        return self._graphs[key].run(inputs)
+
+
+class _Captured:
+    """A programme as a CUDA graph, on inputs in memory of its own."""
+
+    def __init__(self, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> None:
+        self._inputs = [t.detach().clone() for t in inputs]
+        self._graph = torch.cuda.CUDAGraph()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(stream):
+            function(self._inputs)  # once before, so that libraries have set themselves up
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._results = function(self._inputs)
+            finally:
+                self._graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def run(self, inputs: Sequence[Tensor]) -> Vector:
+        torch._foreach_copy_(self._inputs, [t.detach() for t in inputs])
+        self._graph.replay()
+        return self._results
+
+
+def _key(form: Hashable, inputs: Sequence[Tensor]) -> Hashable:
+    return (form, *((t.shape, t.dtype, t.device) for t in inputs))

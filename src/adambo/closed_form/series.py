@@ -1,0 +1,68 @@
+"""All that a hypergradient asks of a closed form, in one programme: z by a Neumann series, and what follows from z."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adambo.closed_form.affine import Cotangent
+from adambo.closed_form.form import ClosedForm
+from adambo.closed_form.programmes import Programmes
+from adambo.vectors import Vector, as_blocks, zero_filled
+
+EXPLODED = 100.0  # times what a series may add up to
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Attributes:
+    z: s Σ_{q<Q} (I − s ∇²yy g)^q v; NaN where it has grown far beyond what s ≤ 2/λ_max allows.
+    cross: ∇²xy g · z.
+    gradient: ∇y g.
+    """
+
+    z: Vector
+    cross: list[Cotangent]
+    gradient: Vector
+
+
+def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, programmes: Programmes) -> Solved | None:
+    """The programme by a CUDA graph; None until there is one.
+
+    Args:
+        form: The lower loss.
+        v: What is multiplied with the inverse.
+        step: s.
+        terms: Q.
+        blocks: How many independent lower problems stand one after the other.
+        programmes: Where graphs are kept.
+    """
+    inputs = [v[0].new_full((), step), *v, *form.tensors()]
+    key = ("series", form.form, terms, blocks, len(v))
+    if not programmes.ready(key, inputs):
+        return None
+    n = len(v)
+
+    def run(tensors: Vector) -> Vector:
+        s, (v, rest) = tensors[0], (tensors[1 : n + 1], tensors[n + 1 :])
+        return _run(form.with_tensors(rest), v, s, terms, blocks)
+
+    results = programmes.run(key, run, inputs)
+    wanted = [tensor for term in form.terms for tensor in term.affine.wanted()]
+    z = [t.clone() for t in results[:n]]  # it is shown to users, and the next step overwrites the results
+    return Solved(z, list(zip(wanted, results[2 * n :], strict=True)), results[n : 2 * n])
+
+
+def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vector:
+    w = v
+    for _ in range(terms - 1):
+        product = zero_filled(form.hessian(w), v)
+        w = list(torch._foreach_sub(torch._foreach_add(w, v), torch._foreach_mul(product, s)))
+    z = list(torch._foreach_mul(w, s))
+    found, given = (torch.linalg.vector_norm(as_blocks(t, blocks), dim=1) for t in (z, v))
+    exploded = (found > EXPLODED * terms * s * given).any()
+    z[0] = torch.where(exploded, torch.nan, z[0])
+    gradient = zero_filled(form.gradient(), v)
+    return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]
