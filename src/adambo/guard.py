@@ -20,12 +20,16 @@ from torch.optim import Optimizer
 from adambo.errors import NonFiniteError
 from adambo.lower_variable import LowerVariable
 from adambo.processes import Processes
-from adambo.vectors import Vector
+from adambo.vectors import Vector, one
 
 _ADVICE = (
     "Nothing was changed: parameters, optimiser state and step count are those before the step. Look at the batch "
     "first; if it is sound, the run diverges: lower the learning rates."
 )
+
+
+HYPERGRADIENT = "the hypergradient"
+SMALL = 2**16  # elements
 
 
 class Guard:
@@ -67,8 +71,16 @@ class Guard:
             if not _finite(values):
                 raise self._error()
             return
-        bad = torch.as_tensor(_finite(values), device=self.bad.device).logical_not()
-        self.bad = self.processes.worst(torch.maximum(self.bad, bad))
+        if values[0].is_cuda:
+            small: list[Tensor] = []
+            others: list[Tensor] = []
+            for what, tensors in self._admitted.items():
+                for t in tensors:
+                    (small if what == HYPERGRADIENT and t.numel() <= SMALL else others).append(t)
+            self.bad = _judged(small, others, self.bad)
+        elif not _finite(values):
+            self.bad = torch.ones_like(self.bad)
+        self.bad = self.processes.worst(self.bad)
         if (self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers)) and self.bad:
             self.bad = torch.zeros_like(self.bad)
             raise self._error()
@@ -166,11 +178,25 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _finite(values: Sequence[Tensor]) -> Tensor | bool:
-    if values[0].is_cuda:
-        return torch.stack(torch._foreach_norm(list(values), math.inf)).amax() < math.inf
+def _finite(values: Sequence[Tensor]) -> bool:
     # A sum is finite exactly when all its terms are, short of overflow, and on a CPU it is the fastest pass there is.
     return all(math.isfinite(t.sum(dtype=_WIDE.get(t.dtype))) for t in values)
+
+
+@torch.no_grad()
+def _judged(small: list[Tensor], others: list[Tensor], bad: Tensor) -> Tensor:
+    """1 where `bad` is, or one of the values is not finite; on the device.
+
+    Norms read memory once, but give the host a tensor for each tensor. The many small gradients of a network are left
+    to what gradient scaling uses, one call that multiplies them with 1.
+    """
+    if others:
+        largest = torch.stack(torch._foreach_norm(others, math.inf)).amax()
+        bad = torch.maximum(bad, (largest < math.inf).logical_not())
+    if small:
+        bad = bad if others else bad.clone()
+        torch._amp_foreach_non_finite_check_and_unscale_(small, bad, one(bad))
+    return bad
 
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

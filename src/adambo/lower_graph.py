@@ -109,7 +109,7 @@ class LowerGraph:
             return None
         with full_precision(self.y):
             self._solved = solved(self._closed, v, step, terms, self.y.blocks, programmes)
-        return None if self._solved is None else self._solved.z
+        return self._solved.z
 
     def gradient(self, keep_graph: bool = False) -> Vector:
         """∇y g, without a graph."""
@@ -123,7 +123,7 @@ class LowerGraph:
         if self._closed is None:
             return list(parts)  # type: ignore[arg-type]
         with full_precision(self.y):
-            return self.y.filled(_added(parts, self._closed.gradient()), "lower")
+            return self.y.filled(self._closed.gradient(parts), "lower")
 
     def hessian(self, v: Vector) -> Vector:
         """∇²yy g · v"""
@@ -131,7 +131,7 @@ class LowerGraph:
         found = product(roots, self.y.leaves, weights) if roots else []
         if self._closed is not None:
             with full_precision(self.y):
-                found = _added(found, self._closed.hessian(v))
+                found = self._closed.hessian(v, found)
         return self.y.rows(zero_filled(found, self.y.leaves)) if found else [torch.zeros_like(part) for part in v]
 
     def cross(self, z: Vector) -> tuple[Vector, Vector]:
@@ -157,12 +157,6 @@ class LowerGraph:
         """The parts of ∇y of the rest that can be differentiated once more, and the parts of `v` beside them."""
         pairs = [(d, part) for d, part in zip(self._rest if self._roots else (), v, strict=False) if d.requires_grad]
         return [d for d, _ in pairs], [part for _, part in pairs]
-
-
-def _added(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> list[Tensor | None]:
-    if not a:
-        return list(b)
-    return [s if t is None else t if s is None else s + t for s, t in zip(a, b, strict=True)]
 
 
 def full_precision(y: LowerVariable) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from adambo.algorithms.optimizers import check_plain, fitting, optimizer_state, 
 from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
 from adambo.errors import NonFiniteError, SampleError, SettingError, StateError, WholeTableUsed
-from adambo.guard import Guard, LowerState, undone_on_failure
+from adambo.guard import HYPERGRADIENT, Guard, LowerState, undone_on_failure
 from adambo.inverse import Inverse
 from adambo.ledger import Ledger
 from adambo.lower_memory import LowerMemory
@@ -207,8 +207,8 @@ class Algorithm(ABC):
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""
         rate = plain_rate(self.lower_optimizer) if len(point.draw.lower) > 1 else None
         if rate is not None and (y_next := point.lower_descent(rate)) is not None:
-            self.guard.watch("the lower loss", point.lower_loss(), *y_next)
             point.y.assign(y_next)
+            self.guard.watch("the lower loss", point.lower_loss(), *point.y.leaves)
             self._count_lower_step()
             return point.lower_loss()
         for index in range(len(point.draw.lower)):
@@ -238,9 +238,7 @@ class Algorithm(ABC):
             remembered: What `recall` shall give under these names at the next visit.
         """
         gradients = [p.grad for p in self.problem.x if p.grad is not None]
-        self.guard.watch(
-            "the hypergradient", *(map(whole_or_local, gradients) if self.problem.x_is_sharded else gradients)
-        )
+        self.guard.watch(HYPERGRADIENT, *(map(whole_or_local, gradients) if self.problem.x_is_sharded else gradients))
         for name, values in remembered.items():
             self.guard.watch(name, *values)
         self.guard.settle(self.upper_optimizer, self.lower_optimizer)

@@ -27,6 +27,7 @@ from adambo.algorithms.settings import checked_count, checked_inverse
 from adambo.algorithms.state import check_forms
 from adambo.draw import Draw, Needs
 from adambo.errors import SettingError
+from adambo.guard import HYPERGRADIENT
 from adambo.inverse import Inverse, Neumann
 from adambo.lower_variable import LowerVariable
 from adambo.masks import SameMasks
@@ -149,7 +150,7 @@ class VRBO(Algorithm):
 
     def _ahead(self, v: Vector) -> Vector:
         """x_k − η v, by the upper optimiser and its hooks. x itself stays, and x.grad is v."""
-        self.guard.watch("the hypergradient", *map(whole_or_local, v))
+        self.guard.watch(HYPERGRADIENT, *map(whole_or_local, v))
         self.guard.settle()  # now, so that no loss is evaluated at an x that is not finite
         with self.problem.moved_to(clones(self.problem.x)):
             self._point_along(v)

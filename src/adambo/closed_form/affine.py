@@ -297,7 +297,8 @@ class Product(Affine):
             return
         at_y, along_z = self._side(y), self._side(z)
         pairs = ((bent, at_y.mT), (slope, along_z.mT)) if self.operand_first else ((at_y.mT, bent), (along_z.mT, slope))
-        cotangent = add_product(torch.matmul(*pairs[0]), *pairs[1], beta=self.scale, alpha=self.scale)
+        cotangent = torch.matmul(*pairs[0])
+        add_product_(cotangent, *pairs[1], beta=self.scale, alpha=self.scale)
         found.append((tensor, cotangent.to(tensor.dtype)))
 
 
@@ -339,3 +340,11 @@ def add_product(offset: Tensor, left: Tensor, right: Tensor, *, beta: float, alp
     """beta · offset + alpha · left @ right"""
     add = torch.addmm if left.dim() == 2 else torch.baddbmm
     return add(offset, left, right, beta=beta, alpha=alpha)
+
+
+def add_product_(total: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float) -> None:
+    """total ← beta · total + alpha · left @ right"""
+    if left.dim() == 2:
+        total.addmm_(left, right, beta=beta, alpha=alpha)
+    else:
+        total.baddbmm_(left, right, beta=beta, alpha=alpha)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from adambo.closed_form.affine import Affine, Expanded, Leaf, Permuted, Product, Reshaped, add_product
+from adambo.closed_form.affine import Affine, Expanded, Leaf, Permuted, Product, Reshaped, add_product, add_product_
 from adambo.closed_form.curved import Curved
 from adambo.closed_form.form import ClosedForm
 from adambo.closed_form.programmes import Programmes
@@ -34,8 +34,7 @@ def descended(form: ClosedForm, rate: float, steps: int, programmes: Programmes)
     def run(tensors: Vector) -> Vector:
         return [head.run(tensors, rate, steps)]
 
-    key = ("descent", form.form, rate, steps)
-    (matrix,) = programmes.run(key, run, inputs) if programmes.ready(key, inputs) else run(inputs)
+    (matrix,) = programmes.run(("descent", form.form, rate, steps), run, inputs) or run(inputs)
     return head.parts(matrix, form.y)
 
 
@@ -54,7 +53,7 @@ class _Head:
         """[W | b], with zeros behind."""
         weights = y[self.weights]
         if self.biases is None:
-            return weights.clone()
+            return weights
         *lead, width = weights.shape
         columns = weights.new_zeros((*lead, _aligned(width + 1)))
         columns[..., :width] = weights
@@ -91,14 +90,16 @@ class _Head:
             width = self.product.operand.matrix.shape[-1 if self.product.operand_first else -2]
             decay = matrix.new_full((matrix.shape[-1],), 1 - rate * self.decays[self.weights])
             decay[width:] = 1 - rate * self.decays[self.biases]
+        matrix = matrix.clone()
         for _ in range(steps):
             pair = (features, matrix.mT) if self.product.operand_first else (matrix, features.mT)
             slope = self.curved.slope_at(self._lift(add_product(constant, *pair, beta=1, alpha=1)), constants)
             slope = self._lower(slope)
             slope = slope.mT if self.product.operand_first else slope
-            kept = matrix if decay is None else matrix * decay
+            if decay is not None:
+                matrix *= decay
             beta = 1 - rate * self.decays[self.weights] if decay is None else 1.0
-            matrix = add_product(kept, slope, features, beta=beta, alpha=-rate)
+            add_product_(matrix, slope, features, beta=beta, alpha=-rate)
         return matrix
 
     def _lift(self, value: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -24,10 +24,19 @@ class Term:
 
 @dataclass(frozen=True)
 class SquaredNorm:
-    """factor/2 · |y_k|² for tensor number `index`; the factor is a number, or a tensor with one for each element."""
+    """½ Σ factor · y_k² for tensor number `index`.
+
+    Attributes:
+        index: k.
+        factor: A number, or a tensor with one for each element.
+        weight: What the factor is twice, times `scale`, if that depends on x: derivatives in it are wanted.
+        scale: See there.
+    """
 
     index: int
     factor: Tensor | float
+    weight: Tensor | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,16 +53,16 @@ class ClosedForm:
     norms: Sequence[SquaredNorm]
     y: Vector
 
-    def gradient(self) -> list[Tensor | None]:
-        """∇y, with None for tensors that no term is about."""
-        into: list[Tensor | None] = [None] * len(self.y)
+    def gradient(self, beside: Sequence[Tensor | None] = ()) -> list[Tensor | None]:
+        """∇y, with None for tensors that no term is about; added to what stands `beside` it."""
+        into = list(beside) or [None] * len(self.y)
         for term in self.terms:
             term.affine.pull(term.curved.slope, into)
         return self._with_norms(into, self.y)
 
-    def hessian(self, v: Vector) -> list[Tensor | None]:
-        """∇²yy · v"""
-        into: list[Tensor | None] = [None] * len(v)
+    def hessian(self, v: Vector, beside: Sequence[Tensor | None] = ()) -> list[Tensor | None]:
+        """∇²yy · v, likewise."""
+        into = list(beside) or [None] * len(v)
         for term in self.terms:
             term.affine.pull(term.curved.bend(term.affine.change(v)), into)
         return self._with_norms(into, v)
@@ -64,7 +73,16 @@ class ClosedForm:
         for term in self.terms:
             bent = term.curved.bend(term.affine.change(z))
             term.affine.cross(bent, term.curved.slope, self.y, z, found)
+        for norm in self.norms:
+            if norm.weight is not None:
+                product = 2 * norm.scale * self.y[norm.index] * z[norm.index]
+                found.append((norm.weight, product.sum_to_size(norm.weight.shape)))
         return found
+
+    def wanted(self) -> Vector:
+        """The tensors that `cross` finds derivatives in."""
+        weights = [norm.weight for norm in self.norms if norm.weight is not None]
+        return [*(tensor for term in self.terms for tensor in term.affine.wanted()), *weights]
 
     def tensors(self) -> Vector:
         """What it is made of, in a fixed order."""
@@ -76,9 +94,7 @@ class ClosedForm:
         """The same of other tensors, given in that order."""
         given = iter(tensors)
         y = list(islice(given, len(self.y)))
-        norms = [
-            SquaredNorm(norm.index, next(given)) if isinstance(norm.factor, Tensor) else norm for norm in self.norms
-        ]
+        norms = [replace(norm, factor=next(given)) if isinstance(norm.factor, Tensor) else norm for norm in self.norms]
         terms = []
         for term in self.terms:
             curved = term.curved.with_tensors(list(islice(given, len(term.curved.tensors()))))
@@ -89,7 +105,8 @@ class ClosedForm:
     def form(self) -> Hashable:
         """All there is to it besides its tensors."""
         terms = tuple((term.curved.form, term.affine.form) for term in self.terms)
-        return terms, tuple((n.index, None if isinstance(n.factor, Tensor) else n.factor) for n in self.norms)
+        numbers = [None if isinstance(n.factor, Tensor) else n.factor for n in self.norms]
+        return terms, tuple((n.index, n.weight is None, n.scale) for n in self.norms), tuple(numbers)
 
     def with_values(self, y: Vector) -> ClosedForm:
         """The same at the same point, whose values are these tensors."""
@@ -101,6 +118,10 @@ class ClosedForm:
         return ClosedForm([Term(t.curved.moved(t.affine.change(by)), t.affine) for t in self.terms], self.norms, y)
 
     def _with_norms(self, into: list[Tensor | None], v: Vector) -> list[Tensor | None]:
+        held_by_all = [part for part in into if part is not None]
+        numbers = {norm.index: norm.factor for norm in self.norms if not isinstance(norm.factor, Tensor)}
+        if len(held_by_all) == len(numbers) == len(self.norms) == len(v) and len(set(numbers.values())) == 1:
+            return list(torch._foreach_add(held_by_all, v, alpha=numbers[0]))  # the usual: one factor for all of y
         for norm in self.norms:
             held, part, factor = into[norm.index], v[norm.index], norm.factor
             if held is None:

@@ -36,28 +36,25 @@ class Programmes:
         """How many graphs are kept."""
         return len(self._graphs)
 
-    def ready(self, form: Hashable, inputs: Sequence[Tensor]) -> bool:
-        """Whether `run` would use a graph; asking counts as coming once."""
-        if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
-            return False
-        key = _key(form, inputs)
-        if key in self._graphs:
-            return True
-        seen = self._seen[key] = self._seen.pop(key, 0) + 1
-        while len(self._seen) > KEPT:
-            del self._seen[next(iter(self._seen))]
-        return seen > PATIENCE and self._captures < MOST
+    def run(self, form: Hashable, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> Vector | None:
+        """function(inputs) by a graph; None where there is none (yet), so that the caller does it in its own way.
 
-    def run(self, form: Hashable, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> Vector:
-        """function(inputs), by a graph: the results lie in memory that the next run of the same form overwrites.
+        The results lie in memory that the next run of the same form overwrites.
 
         Args:
             form: All that the function depends on, besides the values of its inputs.
             function: Makes no host wait, and gives tensors.
             inputs: Its tensors.
         """
-        key = _key(form, inputs)
+        if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return None
+        key = (form, *((t.shape, t.dtype, t.device) for t in inputs))
         if key not in self._graphs:
+            seen = self._seen[key] = self._seen.pop(key, 0) + 1
+            while len(self._seen) > KEPT:
+                del self._seen[next(iter(self._seen))]
+            if seen <= PATIENCE or self._captures == MOST:
+                return None
             self._captures += 1
             while len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
@@ -86,7 +83,3 @@ class _Captured:
         torch._foreach_copy_(self._inputs, [t.detach() for t in inputs])
         self._graph.replay()
         return self._results
-
-
-def _key(form: Hashable, inputs: Sequence[Tensor]) -> Hashable:
-    return (form, *((t.shape, t.dtype, t.device) for t in inputs))

@@ -82,22 +82,32 @@ class _Reader:
         self.walked: set[Node] = set()
         self.above: dict[Node, list[tuple[Node, float | None]]] = {}
         self.curved: dict[Node, Affine] = {}
+        self.weighed: dict[Node, tuple[Leaf, Node, Tensor]] = {}
         self.rest: dict[Node, None] = {}
 
     def read(self, loss: Tensor) -> Reading | None:
         if len({leaf.dtype for leaf in self.y}) > 1:
             return None
         self._walk(loss.grad_fn)
-        if not self.curved or self._meets(self.rest, {*self.walked, *self.curved}):
+        squares = {square for _, square, _ in self.weighed.values()}
+        if not (self.curved or self.weighed) or squares & (self.curved.keys() | self.walked):
             return None
         norms: list[SquaredNorm] = []
+        for node, (leaf, _, weight) in self.weighed.items():
+            factor = self._factor(node)
+            if factor is None:
+                self.rest[node] = None
+            else:
+                norms.append(SquaredNorm(leaf.index, 2 * factor * weight.detach(), weight, factor))
+        self._raise_rest()
+        if self._meets(self.rest, {*self.walked, *self.curved}):
+            return None
         for node, affine in list(self.curved.items()):
             if isinstance(affine, Leaf) and _is_square(node) and (factor := self._factor(node)) is not None:
                 norms.append(SquaredNorm(affine.index, 2 * factor))
                 del self.curved[node]
         edges = [GradientEdge(node, 0) for node in (*self.curved, *self.rest)]
-        found = product((loss,), edges, (one(loss),)) if edges else ()  # type: ignore[arg-type]
-        weights = [c for c in found if c is not None]  # all: each node was met on the way down from the loss
+        weights = self._derivatives(loss, edges)
         terms = []
         for (node, affine), c in zip(self.curved.items(), weights, strict=False):
             if isinstance(affine, Leaf) and _is_square(node):
@@ -106,6 +116,26 @@ class _Reader:
                 terms.append(Term(_CURVED[node.name()](node, c.to(self.y[0].dtype)), affine))
         values = [leaf.detach() for leaf in self.y]
         return Reading(ClosedForm(terms, norms, values), edges[len(self.curved) :], weights[len(self.curved) :])
+
+    def _raise_rest(self) -> None:
+        """Let autograd begin above what is linear in the rest alone: at the mean of its losses, not at each of them."""
+        for node in list(self.rest):
+            top = node
+            while len(above := self.above.get(top, [])) == 1 and above[0][0].name() not in _SUMS:
+                top = above[0][0]
+            if top is not node:
+                del self.rest[node]
+                self.rest[top] = None
+                while node is not top:
+                    node = self.above[node][0][0]
+                    self.walked.discard(node)
+
+    def _derivatives(self, loss: Tensor, edges: list[GradientEdge]) -> Vector:
+        """Of the loss in these nodes; autograd is not asked for what is the number 1."""
+        if all(edge.node in self.rest and not _shape(edge.node) and self._factor(edge.node) == 1 for edge in edges):
+            return [one(loss)] * len(edges)
+        found = product((loss,), edges, (one(loss),))  # type: ignore[arg-type]
+        return [c for c in found if c is not None]  # all: each node was met on the way down from the loss
 
     def _factor(self, node: Node) -> float | None:
         """What the loss multiplies the node with, if that is one number and known without asking a device."""
@@ -121,7 +151,7 @@ class _Reader:
 
     def _walk(self, node: Node) -> None:
         """Go down from the loss through what is linear."""
-        if node in self.walked or node in self.curved or node in self.rest:
+        if node in self.walked or node in self.curved or node in self.weighed or node in self.rest:
             return
         name, given = node.name(), [source for source, _ in node.next_functions if source is not None]
         if name in _SUMS or (name in _LINEAR and len(given) == 1 and _is_linear_in_its_input(node)):
@@ -133,11 +163,24 @@ class _Reader:
                 self._walk(source)
         elif name in _CURVED and (affine := self._curved_of(node)) is not None:
             self.curved[node] = affine
+        elif name == "MulBackward0" and (weighed := self._weighed_square(node)) is not None:
+            self.weighed[node] = weighed
         elif hasattr(node, "variable"):
             if id(node.variable) in self.index:
                 raise _Unknown("linear in y")
         else:
             self.rest[node] = None
+
+    def _weighed_square(self, node: Node) -> tuple[Leaf, Node, Tensor] | None:
+        """Of a product of something that depends on x with the square of a leaf: leaf, square and something."""
+        for place, (square, _) in enumerate(node.next_functions):
+            weight = node._saved_other if place == 0 else node._saved_self
+            if square is None or weight is None or not _is_square(square):
+                continue
+            affine = self._curved_of(square)
+            if isinstance(affine, Leaf) and not self._meets([node.next_functions[1 - place][0]]):
+                return affine, square, weight
+        return None
 
     def _curved_of(self, node: Node) -> Affine | None:
         sources = {edge for edge in node.next_functions if edge[0] is not None}

@@ -28,8 +28,8 @@ class Solved:
     gradient: Vector
 
 
-def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, programmes: Programmes) -> Solved | None:
-    """The programme by a CUDA graph; None until there is one.
+def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, programmes: Programmes) -> Solved:
+    """The programme, by a CUDA graph where there is one.
 
     Args:
         form: The lower loss.
@@ -40,19 +40,18 @@ def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, pr
         programmes: Where graphs are kept.
     """
     inputs = [v[0].new_full((), step), *v, *form.tensors()]
-    key = ("series", form.form, terms, blocks, len(v))
-    if not programmes.ready(key, inputs):
-        return None
     n = len(v)
 
     def run(tensors: Vector) -> Vector:
         s, (v, rest) = tensors[0], (tensors[1 : n + 1], tensors[n + 1 :])
         return _run(form.with_tensors(rest), v, s, terms, blocks)
 
-    results = programmes.run(key, run, inputs)
-    wanted = [tensor for term in form.terms for tensor in term.affine.wanted()]
+    results = programmes.run(("series", form.form, terms, blocks, n), run, inputs)
+    if results is None:  # the same arithmetic, so that a run that is resumed has the same digits
+        with torch.no_grad():
+            results = run(inputs)
     z = [t.clone() for t in results[:n]]  # it is shown to users, and the next step overwrites the results
-    return Solved(z, list(zip(wanted, results[2 * n :], strict=True)), results[n : 2 * n])
+    return Solved(z, list(zip(form.wanted(), results[2 * n :], strict=True)), results[n : 2 * n])
 
 
 def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vector:
@@ -61,8 +60,8 @@ def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vec
         product = zero_filled(form.hessian(w), v)
         w = list(torch._foreach_sub(torch._foreach_add(w, v), torch._foreach_mul(product, s)))
     z = list(torch._foreach_mul(w, s))
-    found, given = (torch.linalg.vector_norm(as_blocks(t, blocks), dim=1) for t in (z, v))
-    exploded = (found > EXPLODED * terms * s * given).any()
+    norms = torch.linalg.vector_norm(as_blocks([*z, *v], blocks).view(blocks, 2, -1), dim=2)
+    exploded = (norms[:, 0] > norms[:, 1] * (s * (EXPLODED * terms))).any()
     z[0] = torch.where(exploded, torch.nan, z[0])
     gradient = zero_filled(form.gradient(), v)
     return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]

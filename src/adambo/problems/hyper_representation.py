@@ -45,7 +45,9 @@ class Heads(NamedTuple):
 
     def logits(self, features: Tensor) -> Tensor:
         """(task, class, example) of features (task, example, feature); a single head serves all tasks."""
-        weights, biases = (part.expand(len(features), *part.shape[1:]) for part in self)
+        weights, biases = self
+        if len(weights) != len(features):
+            weights, biases = (part.expand(len(features), *part.shape[1:]) for part in self)
         return torch.baddbmm(biases.unsqueeze(2), weights, features.transpose(1, 2))
 
     def losses(self, features: Tensor, labels: Tensor) -> Tensor:
