@@ -72,12 +72,10 @@ class Guard:
                 raise self._error()
             return
         if values[0].is_cuda:
-            small: list[Tensor] = []
-            others: list[Tensor] = []
-            for what, tensors in self._admitted.items():
-                for t in tensors:
-                    (small if what == HYPERGRADIENT and t.numel() <= SMALL else others).append(t)
-            self.bad = _judged(small, others, self.bad)
+            gradients = self._admitted.get(HYPERGRADIENT, [])
+            small = [t for t in gradients if t.numel() <= SMALL]
+            others = [t for what, tensors in self._admitted.items() if what != HYPERGRADIENT for t in tensors]
+            _judge(small, [*others, *(t for t in gradients if t.numel() > SMALL)], self.bad)
         elif not _finite(values):
             self.bad = torch.ones_like(self.bad)
         self.bad = self.processes.worst(self.bad)
@@ -184,19 +182,14 @@ def _finite(values: Sequence[Tensor]) -> bool:
 
 
 @torch.no_grad()
-def _judged(small: list[Tensor], others: list[Tensor], bad: Tensor) -> Tensor:
-    """1 where `bad` is, or one of the values is not finite; on the device.
+def _judge(small: list[Tensor], others: list[Tensor], bad: Tensor) -> None:
+    """bad ← 1 if one of the values is not finite; on the device.
 
-    Norms read memory once, but give the host a tensor for each tensor. The many small gradients of a network are left
-    to what gradient scaling uses, one call that multiplies them with 1.
+    Norms only read memory, but give the host a tensor for each tensor. The many small gradients of a network, and
+    the norms of the others, are left to what gradient scaling uses: one call, that also multiplies them with 1.
     """
-    if others:
-        largest = torch.stack(torch._foreach_norm(others, math.inf)).amax()
-        bad = torch.maximum(bad, (largest < math.inf).logical_not())
-    if small:
-        bad = bad if others else bad.clone()
-        torch._amp_foreach_non_finite_check_and_unscale_(small, bad, one(bad))
-    return bad
+    norms = [torch.stack(torch._foreach_norm(others, math.inf))] if others else []
+    torch._amp_foreach_non_finite_check_and_unscale_([*small, *norms], bad, one(bad))
 
 
 _WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

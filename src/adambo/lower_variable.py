@@ -77,7 +77,7 @@ class LowerVariable:
         """`assign` where a flag on the device says so."""
         with torch.no_grad():
             for leaf, value in zip(self.leaves, values, strict=True):
-                leaf.copy_(torch.where(condition, value, leaf))
+                torch.where(condition, value, leaf, out=leaf)
 
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
         """One lower step: `apply(optimizer)` with `gradient` in place."""

@@ -257,9 +257,13 @@ class Algorithm(ABC):
 
     def _count_lower_step(self) -> None:
         """A step of the lower optimiser that moves nothing, since y was moved by hand: schedulers want to see one."""
+        optimizer: Any = self.lower_optimizer
+        if not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks):
+            optimizer._opt_called = True  # by which they see it
+            return
         for p in self.problem.y:
             p.grad = None
-        self.lower_optimizer.step()
+        optimizer.step()
 
     def _before_x_moves(self) -> None:
         """For methods that keep x_t: the step is good, and x still has its value."""

@@ -80,6 +80,7 @@ class _Captured:
         torch.cuda.current_stream().wait_stream(stream)
 
     def run(self, inputs: Sequence[Tensor]) -> Vector:
-        torch._foreach_copy_(self._inputs, [t.detach() for t in inputs])
+        with torch.no_grad():
+            torch._foreach_copy_(self._inputs, list(inputs))
         self._graph.replay()
         return self._results

@@ -47,11 +47,12 @@ def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, pr
         return _run(form.with_tensors(rest), v, s, terms, blocks)
 
     results = programmes.run(("series", form.form, terms, blocks, n), run, inputs)
-    if results is None:  # the same arithmetic, so that a run that is resumed has the same digits
-        with torch.no_grad():
+    with torch.no_grad():
+        if results is None:  # the same arithmetic, so that a run that is resumed has the same digits
             results = run(inputs)
-    z = [t.clone() for t in results[:n]]  # it is shown to users, and the next step overwrites the results
-    return Solved(z, list(zip(form.wanted(), results[2 * n :], strict=True)), results[n : 2 * n])
+        else:  # copies, since the next run, perhaps at another point of this step, overwrites them
+            results = list(torch._foreach_mul(results, 1.0))
+    return Solved(results[:n], list(zip(form.wanted(), results[2 * n :], strict=True)), results[n : 2 * n])
 
 
 def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vector:
