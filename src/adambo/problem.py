@@ -80,6 +80,7 @@ class Problem:
         self.lower_is_unreadable = False  # a lower loss without closed forms is not searched for them again
         self.descends_singly = False  # likewise, one whose lower steps cannot be made at once
         self.programmes = Programmes()
+        self.backward_passes, self.finds_x_alone = 0, False  # see Point.backward
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 

@@ -39,8 +39,6 @@ class Programmes:
     def run(self, form: Hashable, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> Vector | None:
         """function(inputs) by a graph; None where there is none (yet), so that the caller does it in its own way.
 
-        The results lie in memory that the next run of the same form overwrites.
-
         Args:
             form: All that the function depends on, besides the values of its inputs.
             function: Makes no host wait, and gives tensors.
@@ -82,5 +80,5 @@ class _Captured:
     def run(self, inputs: Sequence[Tensor]) -> Vector:
         with torch.no_grad():
             torch._foreach_copy_(self._inputs, list(inputs))
-        self._graph.replay()
-        return self._results
+            self._graph.replay()
+            return list(torch._foreach_mul(self._results, 1.0))  # copies: the next run overwrites the results

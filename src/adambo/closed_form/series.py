@@ -46,12 +46,8 @@ def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, pr
         s, (v, rest) = tensors[0], (tensors[1 : n + 1], tensors[n + 1 :])
         return _run(form.with_tensors(rest), v, s, terms, blocks)
 
-    results = programmes.run(("series", form.form, terms, blocks, n), run, inputs)
-    with torch.no_grad():
-        if results is None:  # the same arithmetic, so that a run that is resumed has the same digits
-            results = run(inputs)
-        else:  # copies, since the next run, perhaps at another point of this step, overwrites them
-            results = list(torch._foreach_mul(results, 1.0))
+    with torch.no_grad():  # the same arithmetic with and without a graph: a run that is resumed has the same digits
+        results = programmes.run(("series", form.form, terms, blocks, n), run, inputs) or run(inputs)
     return Solved(results[:n], list(zip(form.wanted(), results[2 * n :], strict=True)), results[n : 2 * n])
 
 

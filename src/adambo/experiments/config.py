@@ -103,10 +103,12 @@ class HyperRepresentationConfig(RunConfig):
     """Their step size; auto is one over a bound of the curvature, from the features of each task."""
     allow_small_classes: bool = False
     """Let test tasks use classes with too few examples for a whole task, as the released code does."""
+    microbatches: int = 1
+    """Parts of a step that the encoder works through one by one: less memory, one more forward pass."""
 
     def check(self) -> None:
         super().check()
-        for name in ("tasks", "shots", "queries", "tasks_per_step", "test_tasks", "fine_tune_steps"):
+        for name in ("tasks", "shots", "queries", "tasks_per_step", "test_tasks", "fine_tune_steps", "microbatches"):
             value = getattr(self, name)
             require(0 < value <= 10**7, f"{name}={value}: give 1 or more (and up to ten million)")
         require(self.ways >= 2, f"ways={self.ways}: a task has 2 classes or more")
@@ -203,12 +205,15 @@ class AucConfig(RunConfig):
     """Extra margin of the released code, 2 (1 + alpha) p (1 - p) margin; the paper's formula has none."""
     score: Literal["sigmoid", "raw"] = "sigmoid"
     """The score is the sigmoid of the last logit, or that logit itself."""
+    microbatches: int = 1
+    """Parts of a batch that the network works through one by one: less memory, one more forward pass."""
 
     def check(self) -> None:
         super().check()
         require(0 < self.positive_share < 1, f"positive_share={self.positive_share}: give a share between 0 and 1")
         require(self.batch_size > 0, f"batch_size={self.batch_size}: give 1 or more")
         require(self.snapshot_batch > 0, f"snapshot_batch={self.snapshot_batch}: give 1 or more")
+        require(self.microbatches > 0, f"microbatches={self.microbatches}: give 1 or more")
 
 
 @dataclass(kw_only=True)

@@ -73,7 +73,12 @@ class DeepAuc(StreamWorkload):
             self._stream = draws(self._from_both(lower, upper, size), lambda _: None, solver.needs, config.seed)
         else:
             problem = deep_auc(
-                lambda inputs: self._score(encoder(inputs)), encoder.network, self.variables, p, config.margin
+                lambda inputs: self._score(encoder(inputs)),
+                encoder.network,
+                self.variables,
+                p,
+                config.margin,
+                config.microbatches,
             )
             slots = [_slots(half, size) for half in (lower, upper)] if config.algorithm == "saba" else []
             sizes = [[len(batch) for batch in half] for half in slots]  # batches of unequal size weigh unequally

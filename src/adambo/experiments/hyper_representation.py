@@ -78,7 +78,9 @@ class HyperRepresentation(SolverWorkload):
             solver = PlainAdam(self._single_level(config.mu), **config.settings)
         else:
             adapter: Literal["per_task", "shared"] = "per_task" if self._per_task else "shared"
-            problem = hyper_representation(encoder, encoder.network, self.heads, config.mu, adapter)
+            problem = hyper_representation(
+                encoder, encoder.network, self.heads, config.mu, adapter, config.microbatches
+            )
             tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
             solver = build_solver(config.algorithm, problem, config.settings, **tables)
         super().__init__(config, solver, steps_per_epoch=slots, metric="accuracy")
