@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+M_MMAP_THRESHOLD = -3  # of glibc
 Step = Callable[[], object]
 
 
@@ -59,8 +60,12 @@ def paired_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 def peak_memory(build: Callable[[], Step], steps: int = 5) -> float:
     """MiB of resident memory that `steps` steps need above the built problem (Linux).
 
-    A step on a throw-away copy comes first, so that the code of the kernels is loaded and only data is counted.
+    A step on a throw-away copy comes first, so that the code of the kernels is loaded and only data is counted. By
+    default, malloc puts blocks of up to 32 MiB on its heap once some have been freed; its holes, up to two thirds of
+    the data, differ from run to run and would be counted too. Here larger tensors go back to the system when freed.
     """
+    if not ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16):
+        raise OSError("mallopt refused the threshold, so holes of the heap would be taken for data.")
     build()()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

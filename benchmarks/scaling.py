@@ -20,7 +20,6 @@ CUDA allocator has given out.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import math
@@ -319,13 +318,7 @@ def cuda_memory(build: Callable[[], Step], steps: int = 5) -> Memory:
 
 
 def resident_memory(build: Callable[[], Step]) -> Memory:
-    """The same on a CPU (Linux with glibc); to be called in a process of its own.
-
-    By default, malloc puts blocks of up to 32 MiB on its heap once some have been freed; its holes, up to two thirds of
-    the data, differ from run to run and would be counted too. Here larger tensors go back to the system when freed.
-    """
-    if not ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16):
-        raise OSError("mallopt refused the threshold, so holes of the heap would be taken for data.")
+    """The same on a CPU (Linux with glibc); to be called in a process of its own."""
     built = 0.0
 
     def counted() -> Step:
@@ -337,9 +330,6 @@ def resident_memory(build: Callable[[], Step]) -> Memory:
 
     step = peak_memory(counted)
     return Memory(built, step)
-
-
-M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def resident() -> int:

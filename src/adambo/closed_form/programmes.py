@@ -46,7 +46,7 @@ class Programmes:
         """
         if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return None
-        key = (form, *((t.shape, t.dtype, t.device) for t in inputs))
+        key = (form, _precision(), *((t.shape, t.dtype, t.device) for t in inputs))
         if key not in self._graphs:
             seen = self._seen[key] = self._seen.pop(key, 0) + 1
             while len(self._seen) > KEPT:
@@ -66,8 +66,9 @@ class _Captured:
     def __init__(self, function: Callable[[Vector], Vector], inputs: Sequence[Tensor]) -> None:
         self._inputs = [t.detach().clone() for t in inputs]
         self._graph = torch.cuda.CUDAGraph()
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        self._device = inputs[0].device
+        stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(stream):
             function(self._inputs)  # once before, so that libraries have set themselves up
             self._graph.capture_begin(capture_error_mode="thread_local")
@@ -75,10 +76,16 @@ class _Captured:
                 self._results = function(self._inputs)
             finally:
                 self._graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
 
     def run(self, inputs: Sequence[Tensor]) -> Vector:
-        with torch.no_grad():
+        with torch.no_grad(), torch.cuda.device(self._device):
             torch._foreach_copy_(self._inputs, list(inputs))
             self._graph.replay()
             return list(torch._foreach_mul(self._results, 1.0))  # copies: the next run overwrites the results
+
+
+def _precision() -> Any:
+    """How float32 matrices are multiplied, which a graph does not forget."""
+    matmul: Any = torch.backends.cuda.matmul
+    return matmul.fp32_precision if hasattr(matmul, "fp32_precision") else torch.get_float32_matmul_precision()
