@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from adambo.draw import Batch, Draw, is_empty
-from adambo.errors import SampleError
+from adambo.errors import ProblemError, SampleError
 from adambo.masks import SameMasks, repeating
 
 Join = Callable[[list[Batch]], tuple[Batch, list[int]]]
@@ -47,6 +47,7 @@ class Encodings:
             are kept; those of the others are computed again, part by part, in the backward pass, which begins with the
             last.
         divide: Divides a batch so.
+        buffers: What the encoder must not write into then, because parts are encoded twice.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Encodings:
         masks: SameMasks | None = None,
         microbatches: int = 1,
         divide: Divide | None = None,
+        buffers: Sequence[Tensor] = (),
     ) -> None:
         self.encoder, self.masks = encoder, masks
         self.microbatches, self.divide = microbatches, divided if divide is None else divide
+        self.buffers = buffers
         self.join: Join | None = None
         if concatenate is not False:
             self.join = joined if concatenate is True else concatenate
@@ -67,7 +70,7 @@ class Encodings:
         reached = {id(b) for b in self._with_graph}
         self._without_graph = [b for b in _distinct((*draw.lower, *draw.hessian)) if id(b) not in reached]
         self._features: dict[int, Any] = {}
-        self._cut: dict[int, Any] = {}
+        self._ended: dict[tuple[Ending, int], Any] = {}
         self.cuts: list[Cut] = []
 
     def features(self, batch: Batch, ending: Ending) -> Any:
@@ -77,11 +80,10 @@ class Encodings:
         features = self._features[id(batch)]
         if ending == "x":
             return features
-        if ending == "y":
-            return tree_map(_detached, features)
-        if id(batch) not in self._cut:
-            self._cut[id(batch)] = tree_map(self._cut_off, features)
-        return self._cut[id(batch)]
+        if (ending, id(batch)) not in self._ended:
+            end = self._cut_off if ending == "features" else _detached
+            self._ended[ending, id(batch)] = tree_map(end, features)
+        return self._ended[ending, id(batch)]
 
     def _cut_off(self, feature: Any) -> Any:
         if not isinstance(feature, Tensor) or not feature.requires_grad:
@@ -111,7 +113,13 @@ class Encodings:
             return self.encoder(batch)
         *parts, last = self.divide(batch, self.microbatches)
         encode = partial(_recomputed, self.encoder) if graph else self.encoder
+        versions = [buffer._version for buffer in self.buffers]
         features = [tree_flatten(f) for f in (*[encode(part) for part in parts], self.encoder(last))]
+        if versions != [buffer._version for buffer in self.buffers]:
+            raise ProblemError(
+                f"The encoder writes into a buffer, and with microbatches={self.microbatches} it would do so several "
+                "times in a step. Use microbatches=1, or layers without running state."
+            )
         columns = zip(*[leaves for leaves, _ in features], strict=True)
         return tree_unflatten([torch.cat(column) for column in columns], features[0][1])
 

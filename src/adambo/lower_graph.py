@@ -56,31 +56,25 @@ class LowerGraph:
     ) -> None:
         self.y = y
         self._closed, self._roots, self._weights = closed, roots, weights
-
-    _solved: Solved | None = None
-    is_unreadable = False  # whether a closed form was looked for, and none found
+        self._solved: Solved | None = None
 
     @classmethod
-    def of(cls, g: Tensor, y: LowerVariable, readable: bool = True) -> LowerGraph:
-        """Take the loss apart.
-
-        Args:
-            g: The loss, with its graph.
-            y: In which it is differentiated.
-            readable: Whether to look for closed forms; else all is left to autograd.
-        """
-        tried = readable and y.leaves_are_rows and not _plain.get()
-        reading = read(g, y.leaves) if tried else None
-        if reading is not None:
-            return cls(y, reading.closed, reading.rest, reading.weights)
-        graph = cls(y, None, [g], [one(g)])
-        graph.is_unreadable = tried
-        return graph
+    def of(cls, g: Tensor, y: LowerVariable) -> LowerGraph:
+        """Take the loss apart: `g`, with its graph, to be differentiated in `y`."""
+        reading = None if _plain.get() or not y.leaves_are_rows else read(g, y.leaves)
+        if reading is None:
+            return cls(y, None, [g], [one(g)])
+        return cls(y, reading.closed, reading.rest, reading.weights)
 
     @property
     def is_closed(self) -> bool:
         """Whether all of it is."""
         return self._closed is not None and not self._roots
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the rest has a gradient with a graph, which products need."""
+        return "_rest" in self.__dict__
 
     def keeping_y(self) -> LowerGraph:
         """The same, where the values of `y` are not those of the leaves, which will be moved."""

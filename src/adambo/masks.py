@@ -6,38 +6,71 @@ draw carries a seed, and every distinct batch object of it has a sub-seed of its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from adambo.draw import ROLES, Batch, Draw
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so that multiples of it differ modulo 2^63
 
 
-class Repeatable:
-    """Notices whether something drew random numbers or wrote into a buffer: done again, it would come out differently.
+class Repeatable(TorchFunctionMode):
+    """Notices whether a loss is more than its graph shows, and would look different at another y.
+
+    It is so if it draws random numbers, writes into a buffer, or looks at the value of something that depends on y
+    without differentiating it: a comparison, a detached copy, a number read on the host, a hook.
 
     Args:
         device: Whose random numbers are looked at, besides those of the CPU.
         buffers: Of the modules that are used.
+
+    Example:
+        >>> y = torch.ones(2, requires_grad=True)
+        >>> with Repeatable(y.device, []) as plain:
+        ...     loss = y.square().sum()
+        >>> with Repeatable(y.device, []) as masked:
+        ...     loss = (y.square() * (y > 0)).sum()
+        >>> plain.still(), masked.still()
+        (True, False)
     """
 
     def __init__(self, device: torch.device, buffers: list[Tensor]) -> None:
+        super().__init__()
         self._generators, self._buffers = _generators(device), buffers
         self._before = self._traces()
+        self._looked = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self._looked:
+            name = getattr(func, "__name__", "")
+            blind = isinstance(result, Tensor) and not result.requires_grad and not _SHAPE_ONLY.fullmatch(name)
+            self._looked = kwargs.get("generator") is not None or (
+                (blind or name in _LOOKS)
+                and any(isinstance(t, Tensor) and t.requires_grad for t in tree_leaves((args, kwargs)))
+            )
+        return result
 
     def still(self) -> bool:
-        """Whether nothing of that has happened since."""
+        """Whether nothing of that has happened."""
         (state, *others), (state_now, *others_now) = self._before, self._traces()
-        return torch.equal(state, state_now) and others == others_now
+        return not self._looked and torch.equal(state, state_now) and others == others_now
 
     def _traces(self) -> list[Any]:
         cpu, *cuda = self._generators
         return [cpu.get_state(), *(g.get_offset() for g in cuda), *(b._version for b in self._buffers)]
+
+
+_SHAPE_ONLY = re.compile(r".*_like|new_.*")
+_LOOKS = {"item", "tolist", "numpy", "register_hook", "__bool__", "__float__", "__int__", "__index__", "__array__"}
 
 
 class SameMasks:

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from adambo.problem import Problem
 
 
-LOOK_AGAIN = 128  # backward passes, after which it is checked again what they find
-
-
 class Point:
     """Everything is computed when first asked for, once per batch object, and counted in the ledger.
 
@@ -127,23 +124,27 @@ class Point:
         self.ledger.read("lower", batch)
         self.ledger.grad_y_g += 1
         graph = self._known_graph(batch) or self._new_graph(batch)
+        gradient = graph.gradient()
         if graph.is_closed:
-            self._graphs[id(batch)] = graph  # autograd's is used up by one gradient: nothing is kept for products
-        return self.y.average(graph.gradient())
+            self._graphs[id(batch)] = graph
+        elif not graph.is_prepared:
+            self._graphs.pop(id(batch), None)  # used up by one gradient: no graph was made for products
+        return self.y.average(gradient)
 
     def lower_descent(self, rate: float) -> Vector | None:
         """`y` after plain gradient steps of size `rate` on the lower batches; None where they have to be made singly.
 
         It is to be had where one batch serves them all, and the lower loss is that of a linear head.
         """
-        batches, problem = self.draw.lower, self.problem
-        if problem.descends_singly or self.y.processes.active or any(b is not batches[0] for b in batches):
+        batches = self.draw.lower
+        if self.y.processes.active or any(b is not batches[0] for b in batches):
             return None
-        graph = self._known_graph(batches[0]) or self._new_graph(batches[0])
+        graph = self._known_graph(batches[0])
+        if graph is None:
+            graph = self._graphs[id(batches[0])] = self._new_graph(batches[0])
         kept = id(batches[0]) in self._closed
-        found = graph.descended(rate, len(batches), problem.programmes) if kept else None
+        found = graph.descended(rate, len(batches), self.problem.programmes) if kept else None
         if found is None:
-            problem.descends_singly = True
             return None
         self.ledger.read("lower", batches[0])
         self.ledger.grad_y_g += len(batches)
@@ -194,35 +195,25 @@ class Point:
         for p in self.problem.x:
             p.grad = None
         roots, weights = self._surrogate_roots(z)
-        if roots:
-            accumulate(roots, weights, into=self._named_leaves(roots))
-        if self.problem.x_is_sharded:  # what a plain backward may have left in y.grad is thrown away
+        # The parameters of FSDP2 are not the leaves of the graph, so naming them would not find them; what a plain
+        # backward may leave in y.grad is thrown away.
+        accumulate(roots, weights, into=() if self.problem.x_is_sharded else self.problem.x)
+        if self.problem.x_is_sharded:
             for leaf in self.y.leaves:
                 leaf.grad = None
         untouched = [p for p in self.problem.x if p.grad is None]
         if len(untouched) == len(self.problem.x):
-            raise ProblemError(
-                "Neither loss depends on x, so there is no hypergradient. Make sure that a loss uses the parameters "
-                "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
-            )
+            raise self._nothing_in_x()
         for p in untouched:
             p.grad = torch.zeros_like(p)
         self.problem.average_x()
 
-    def _named_leaves(self, roots: Vector) -> Vector:
-        """The leaves to name in a backward pass: x, or none where it finds nothing else anyway.
-
-        Naming them costs the engine a tenth of its time. The parameters of FSDP2 are not the leaves of the graph, so
-        naming them would not find them.
-        """
-        problem = self.problem
-        if problem.x_is_sharded:
-            return []
-        if problem.backward_passes % LOOK_AGAIN < 2:
-            named = {id(p) for p in problem.x}
-            problem.finds_x_alone = all(id(leaf) in named for leaf in reached_leaves(roots))
-        problem.backward_passes += 1
-        return [] if problem.finds_x_alone else problem.x
+    @staticmethod
+    def _nothing_in_x() -> ProblemError:
+        return ProblemError(
+            "Neither loss depends on x, so there is no hypergradient. Make sure that a loss uses the parameters "
+            "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
+        )
 
     def hypergradient(self, z: Vector, keep_graph: bool = False) -> Vector:
         """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds.
@@ -275,16 +266,19 @@ class Point:
     def _surrogate_roots(self, z: Vector) -> tuple[Vector, Vector]:
         """Tensors and weights with ∇x S = Σ_k weights_k · ∂roots_k/∂x."""
         self.ledger.grad_x_f += 1
-        crosses = zip(*self._behind_features(*self._cross_roots(z)), strict=True)
-        found = {id(root): (root, weight) for root, weight in crosses}
-        upper = [(self.f, one(self.f))]
-        if self._encodings is not None:
-            parts = zip(self._f_cuts, self._f_gradient[len(self.y.leaves) :], strict=True)
-            upper = [(cut.feature, part) for cut, part in parts if part is not None]
-            upper += [(self.f, one(self.f))] if self._reaches_x(self.f) else []
-        total = [(root, w - found.pop(id(root))[1] if id(root) in found else w) for root, w in upper]
-        total += [(root, -weight) for root, weight in found.values()]
-        return [root for root, _ in total], [weight for _, weight in total]
+        roots, weights = self._behind_features(*self._cross_roots(z))
+        if self._encodings is None:
+            return [self.f, *roots], [one(self.f), *(-weight for weight in weights)]
+        cross = {id(root): (root, weight) for root, weight in zip(roots, weights, strict=True)}
+        parts = zip(self._f_cuts, self._f_gradient[len(self.y.leaves) :], strict=True)
+        upper = _distinct([(cut.feature, part) for cut, part in parts if part is not None])
+        if self._reaches_x(self.f):
+            upper.append((self.f, one(self.f)))
+        pairs = [(root, weight - cross.pop(id(root))[1] if id(root) in cross else weight) for root, weight in upper]
+        pairs += [(root, -weight) for root, weight in cross.values()]
+        if not pairs:
+            raise self._nothing_in_x()
+        return [root for root, _ in pairs], [weight for _, weight in pairs]
 
     def _behind_features(self, roots: Vector, weights: Vector) -> tuple[Vector, Vector]:
         """The same derivative in x, with features as roots instead of what was computed from them."""
@@ -294,6 +288,7 @@ class Point:
         found = product(roots, [cut.leaf for cut in cuts], weights) if cuts else ()
         pairs = [(cut.feature, part) for cut, part in zip(cuts, found, strict=True) if part is not None]
         pairs += [(root, weight) for root, weight in zip(roots, weights, strict=True) if self._reaches_x(root)]
+        pairs = _distinct(pairs)
         return [root for root, _ in pairs], [weight for _, weight in pairs]
 
     def _reaches_x(self, root: Tensor) -> bool:
@@ -329,13 +324,14 @@ class Point:
         return self._graphs.get(key)
 
     def _new_graph(self, batch: Batch) -> LowerGraph:
+        ending: Ending = "features" if any(batch is b for b in self.draw.cross) else "y"
         if self._encodings is not None and not is_empty(batch):
-            self._encodings.features(batch, "y")  # before anything is noticed
+            self._encodings.features(batch, ending)  # before anything is noticed
         repeatable = Repeatable(self.problem.device, self.problem.buffers) if len(self.draw.lower) > 1 else None
-        g = self._evaluate("lower", batch, "features" if any(batch is b for b in self.draw.cross) else "y")
+        with nullcontext() if repeatable is None else repeatable:
+            g = self._evaluate("lower", batch, ending)
         self._losses[id(batch)] = g.detach()
-        graph = LowerGraph.of(g, self.y, readable=not self.problem.lower_is_unreadable)
-        self.problem.lower_is_unreadable |= graph.is_unreadable
+        graph = LowerGraph.of(g, self.y)
         if graph.is_closed and repeatable is not None and repeatable.still():
             graph = self._closed[id(batch)] = graph.keeping_y()  # for the lower steps that follow
         return graph
@@ -350,3 +346,11 @@ class Point:
                 f"The draw holds no {role} batch, which is needed here. Build it with needs=solver.needs."
             )
         return batches[0]
+
+
+def _distinct(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Each root once, with the sum of its weights."""
+    total: dict[int, tuple[Tensor, Tensor]] = {}
+    for root, weight in pairs:
+        total[id(root)] = (root, total[id(root)][1] + weight if id(root) in total else weight)
+    return list(total.values())

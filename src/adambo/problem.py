@@ -77,10 +77,7 @@ class Problem:
         self.x_is_sharded = any(is_sharded(p) for p in self.x)
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
         self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
-        self.lower_is_unreadable = False  # a lower loss without closed forms is not searched for them again
-        self.descends_singly = False  # likewise, one whose lower steps cannot be made at once
         self.programmes = Programmes()
-        self.backward_passes, self.finds_x_alone = 0, False  # see Point.backward
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
@@ -154,7 +151,15 @@ class Problem:
         arguments = (batch,) if encodings is None else (encodings.features(batch, ending), batch)
         # With tasks, table[ids] is answered with the rows of the draw.
         with torch.enable_grad(), y.reading(), masks.of(batch) if masks else nullcontext():
-            loss = function(*arguments)
+            try:
+                loss = function(*arguments)
+            except RuntimeError as error:
+                if encodings is None or "in-place operation" not in str(error):
+                    raise
+                raise ProblemError(
+                    f"The {name} loss changes its features in place ({error}). Several losses read the same features: "
+                    "leave inplace=True and methods like add_ to the encoder."
+                ) from error
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ProblemError(
@@ -237,7 +242,8 @@ class EncoderHeadProblem(Problem):
             row.
 
     Raises:
-        ProblemError: As `Problem`; and for microbatches of a module that looks at a batch as a whole (BatchNorm).
+        ProblemError: As `Problem`; and in a step, for microbatches of a module that looks at a batch as a whole
+            (BatchNorm) or writes into a buffer, as far as the module is known: as x or y, or as the encoder.
     """
 
     _rows_class = GatheredRows
@@ -263,22 +269,22 @@ class EncoderHeadProblem(Problem):
             self.modules.append(encoder)
             self.buffers += [b for b in encoder.buffers() if all(b is not known for known in self.buffers)]
 
-        self._check_microbatches()
+        if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
+            raise ProblemError(f"microbatches={microbatches!r} is not a number of parts: give 1 or more.")
 
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
-        return Encodings(self.encoder, draw, self.concatenate, masks, self.microbatches, self.divide)
-
-    def _check_microbatches(self) -> None:
-        if not isinstance(self.microbatches, int) or isinstance(self.microbatches, bool) or self.microbatches < 1:
-            raise ProblemError(f"microbatches={self.microbatches!r} is not a number of parts: give 1 or more.")
         if self.microbatches > 1:
-            for layer in (layer for module in self.modules for layer in module.modules()):
-                if isinstance(layer, _BatchNorm):
-                    raise ProblemError(
-                        f"{type(layer).__name__} normalises over the batch it is given, so microbatches="
-                        f"{self.microbatches} would change the hypergradient. Use a layer that treats every example "
-                        "alone (LayerNorm, GroupNorm), or microbatches=1."
-                    )
+            self._refuse_batch_norm()
+        return Encodings(self.encoder, draw, self.concatenate, masks, self.microbatches, self.divide, self.buffers)
+
+    def _refuse_batch_norm(self) -> None:
+        for layer in (layer for module in self.modules for layer in module.modules()):
+            if isinstance(layer, _BatchNorm) and (layer.training or not layer.track_running_stats):
+                raise ProblemError(
+                    f"{type(layer).__name__} normalises over the batch it is given, so microbatches="
+                    f"{self.microbatches} would change the hypergradient. Use a layer that treats every example "
+                    "alone (LayerNorm, GroupNorm), or microbatches=1."
+                )
 
 
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:

@@ -55,7 +55,9 @@ def accumulate(outputs: Sequence[Tensor], weights: Sequence[Tensor], into: Seque
 
 
 def reached_leaves(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The leaves of the graph behind `outputs`, each once."""
+    """The leaves of the graph behind `outputs`, each once; an output may be one itself."""
+    outputs = list(outputs)
+    yield from (output for output in outputs if output.is_leaf and output.requires_grad)
     waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
     seen = set(waiting)
     while waiting:

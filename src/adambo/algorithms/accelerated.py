@@ -83,8 +83,8 @@ class AcceleratedLower(TwoPoints):
         if self.option == 1:
             y_prev = self.recall("y_prev", point, first=y_prev)
         for index in range(len(point.draw.lower)):
-            here, y_prev = self._nesterov_step(point, y_prev, index)
-            losses += [] if losses else [here.lower_loss(index)]
+            g, y_prev = self._nesterov_step(point, y_prev, index, asked=not losses)
+            losses += g
         return losses, y_prev
 
     def averaged(self, y_hat: Vector, y: Vector) -> Vector:
@@ -112,11 +112,14 @@ class AcceleratedLower(TwoPoints):
         self._momentum.write(point.y, {"y_prev": y_prev}, self.guard)
         self.memory.forget(point.y, self.guard)  # y_prev = ŷ = y
 
-    def _nesterov_step(self, point: Point, y_prev: Vector, index: int = 0) -> tuple[Point, Vector]:
+    def _nesterov_step(
+        self, point: Point, y_prev: Vector, index: int = 0, asked: bool = False
+    ) -> tuple[Vector, Vector]:
         y = point.y.values()
         point.y.assign(added(y, added(y, y_prev, -1.0), self.nesterov))  # w
         here = point.after_move()
         gradient = here.lower_gradient(index)
-        self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
+        g = [here.lower_loss(index)] if asked else here.lower_values(index)
+        self.guard.watch("the lower loss", *g, *gradient)
         point.y.descend(gradient, self.lower_optimizer, self.guard.apply)  # w − γ ∇y g
-        return here, y
+        return g, y

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from adambo.algorithms import state
 from adambo.algorithms.info import Info
-from adambo.algorithms.optimizers import check_plain, fitting, optimizer_state, plain_rate
+from adambo.algorithms.optimizers import check_plain, fitting, has_hooks, optimizer_state, plain_rate
 from adambo.draw import Batch, Draw, Needs
 from adambo.encodings import Encodings
 from adambo.errors import NonFiniteError, SampleError, SettingError, StateError, WholeTableUsed
@@ -207,16 +207,20 @@ class Algorithm(ABC):
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""
         rate = plain_rate(self.lower_optimizer) if len(point.draw.lower) > 1 else None
         if rate is not None and (y_next := point.lower_descent(rate)) is not None:
+            g = point.lower_loss()
             point.y.assign(y_next)
-            self.guard.watch("the lower loss", point.lower_loss(), *point.y.leaves)
+            self.guard.watch("the lower loss", g, *point.y.leaves)
             self._count_lower_step()
-            return point.lower_loss()
-        for index in range(len(point.draw.lower)):
-            here = point if index == 0 else point.after_move()
+            return g
+        gradient, g = point.lower_gradient(), point.lower_loss()
+        self.guard.watch("the lower loss", g, *gradient)
+        point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
+        for index in range(1, len(point.draw.lower)):
+            here = point.after_move()
             gradient = here.lower_gradient(index)
             self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
             point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
-        return point.lower_loss()
+        return g
 
     def upper_state(self, name: str, kept: Callable[[dict[str, Any]], float] | None = None) -> Callable[[], Vector]:
         """What the upper optimiser keeps under `name`, looked up when it is asked for; see `optimizer_state`."""
@@ -258,7 +262,7 @@ class Algorithm(ABC):
     def _count_lower_step(self) -> None:
         """A step of the lower optimiser that moves nothing, since y was moved by hand: schedulers want to see one."""
         optimizer: Any = self.lower_optimizer
-        if not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks):
+        if not has_hooks(optimizer):
             optimizer._opt_called = True  # by which they see it
             return
         for p in self.problem.y:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.optim import LBFGS, SGD, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from adambo.errors import SettingError
 from adambo.processes import is_sharded
@@ -57,9 +58,15 @@ def check_plain(optimizer: Optimizer) -> None:
         )
 
 
+def has_hooks(optimizer: Optimizer) -> bool:
+    """Whether somebody wants to see every step of it."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own or _global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+
+
 def plain_rate(optimizer: Optimizer) -> float | None:
     """The step size of an optimiser that only goes against the gradient, at one rate; None for any other."""
-    if type(optimizer) is not SGD or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if type(optimizer) is not SGD or has_hooks(optimizer):
         return None
     rates = {group["lr"] for group in optimizer.param_groups}
     extras = any(group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize"))

@@ -289,17 +289,17 @@ class Product(Affine):
         return parts
 
     def wanted(self) -> Vector:
-        return [] if self.operand.tensor is None else [self.operand.tensor]
+        return [*([] if self.operand.tensor is None else [self.operand.tensor]), *super().wanted()]
 
     def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
         tensor = self.operand.tensor
-        if tensor is None:
-            return
-        at_y, along_z = self._side(y), self._side(z)
-        pairs = ((bent, at_y.mT), (slope, along_z.mT)) if self.operand_first else ((at_y.mT, bent), (along_z.mT, slope))
-        cotangent = torch.matmul(*pairs[0])
-        add_product_(cotangent, *pairs[1], beta=self.scale, alpha=self.scale)
-        found.append((tensor, cotangent.to(tensor.dtype)))
+        if tensor is not None:
+            (at_y, along_z), left = (self._side(y).mT, self._side(z).mT), self.operand_first
+            cotangent = bent @ at_y if left else at_y @ bent
+            pair = (slope, along_z) if left else (along_z, slope)
+            add_product_(cotangent, *pair, beta=self.scale, alpha=self.scale)
+            found.append((tensor, cotangent.to(tensor.dtype)))
+        super().cross(bent, slope, y, z, found)
 
 
 class ProductWithVector(_OneSource):
@@ -327,13 +327,14 @@ class ProductWithVector(_OneSource):
         return [torch.mv(self.operand.matrix.mT, c)]
 
     def wanted(self) -> Vector:
-        return [] if self.operand.tensor is None else [self.operand.tensor]
+        return [*([] if self.operand.tensor is None else [self.operand.tensor]), *super().wanted()]
 
     def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
         tensor = self.operand.tensor
         if tensor is not None:
             cotangent = torch.outer(bent, self.source.change(y)) + torch.outer(slope, self.source.change(z))
             found.append((tensor, cotangent.to(tensor.dtype)))
+        super().cross(bent, slope, y, z, found)
 
 
 def add_product(offset: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float) -> Tensor:

@@ -82,7 +82,7 @@ class _Head:
         return [features.contiguous(), constant.contiguous()]
 
     def run(self, inputs: Sequence[Tensor], rate: float, steps: int) -> Tensor:
-        """The steps: a function of the values of `inputs` alone, besides what `signature` tells."""
+        """The steps: a function of the values of `inputs` alone, besides the form of the loss."""
         matrix, features, constant, *constants = inputs
         same = len(set(self.decays)) == 1
         decay = None

@@ -7,6 +7,7 @@ as a CUDA graph, and from then on one launch runs all of it. On a CPU, and befor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from adambo.vectors import Vector
+
+logger = logging.getLogger("adambo")
 
 PATIENCE = 2  # runs in one form before it is captured: what changes in every step (a rate, a shape) never is
 KEPT = 8  # graphs at a time
@@ -56,7 +59,12 @@ class Programmes:
             self._captures += 1
             while len(self._graphs) >= KEPT:
                 del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = _Captured(function, inputs)
+            try:
+                self._graphs[key] = _Captured(function, inputs)
+            except RuntimeError as error:
+                self._captures = MOST
+                logger.warning("A programme could not be captured as a CUDA graph and runs without: %s", error)
+                return None
         return self._graphs[key].run(inputs)
 
 

@@ -44,7 +44,8 @@ class Reading:
 
     Attributes:
         closed: The terms whose derivatives are known.
-        rest: Nodes of the graph that autograd has to differentiate, and the derivatives of the loss in them.
+        rest: Nodes of the graph that autograd has to differentiate.
+        weights: The derivatives of the loss in them.
     """
 
     closed: ClosedForm
@@ -67,7 +68,7 @@ def read(loss: Tensor, y: Vector) -> Reading | None:
     """
     try:
         return _Reader(y).read(loss)
-    except _Unknown:
+    except (_Unknown, RecursionError):
         return None
 
 
@@ -81,13 +82,16 @@ class _Reader:
         self.index = {id(leaf): k for k, leaf in enumerate(y)}
         self.walked: set[Node] = set()
         self.above: dict[Node, list[tuple[Node, float | None]]] = {}
+        self.factors: dict[Node, float | None] = {}
         self.curved: dict[Node, Affine] = {}
         self.weighed: dict[Node, tuple[Leaf, Node, Tensor]] = {}
         self.rest: dict[Node, None] = {}
 
     def read(self, loss: Tensor) -> Reading | None:
-        if len({leaf.dtype for leaf in self.y}) > 1:
+        if len({leaf.dtype for leaf in self.y}) > 1 or loss.grad_fn is None:
             return None
+        if any(leaf._backward_hooks for leaf in self.y):
+            return None  # autograd alone knows when they run
         self._walk(loss.grad_fn)
         squares = {square for _, square, _ in self.weighed.values()}
         if not (self.curved or self.weighed) or squares & (self.curved.keys() | self.walked):
@@ -139,15 +143,13 @@ class _Reader:
 
     def _factor(self, node: Node) -> float | None:
         """What the loss multiplies the node with, if that is one number and known without asking a device."""
-        if node not in self.above:
-            return 1.0  # the loss itself
-        total = 0.0
-        for above, factor in self.above[node]:
-            outer = None if factor is None else self._factor(above)
-            if factor is None or outer is None:
-                return None
-            total += outer * factor
-        return total
+        if node not in self.factors:
+            total: float | None = 0.0 if node in self.above else 1.0  # the loss itself
+            for above, factor in self.above.get(node, ()):
+                outer = None if factor is None else self._factor(above)
+                total = None if total is None or factor is None or outer is None else total + outer * factor
+            self.factors[node] = total
+        return self.factors[node]
 
     def _walk(self, node: Node) -> None:
         """Go down from the loss through what is linear."""
@@ -156,8 +158,12 @@ class _Reader:
         name, given = node.name(), [source for source, _ in node.next_functions if source is not None]
         if name in _SUMS or (name in _LINEAR and len(given) == 1 and _is_linear_in_its_input(node)):
             self.walked.add(node)
-            for place, (source, _) in enumerate(node.next_functions):
+            if len(self.walked) > FARTHEST:
+                raise _Unknown("too many terms")
+            for place, (source, output) in enumerate(node.next_functions):
                 if source is not None:
+                    if output:
+                        raise _Unknown("one of several outputs")
                     self.above.setdefault(source, []).append((node, _number(node, place)))
             for source in given:
                 self._walk(source)
@@ -178,12 +184,19 @@ class _Reader:
             if square is None or weight is None or not _is_square(square):
                 continue
             affine = self._curved_of(square)
-            if isinstance(affine, Leaf) and not self._meets([node.next_functions[1 - place][0]]):
+            if (
+                isinstance(affine, Leaf)
+                and weight.dtype == self.y[0].dtype
+                and _shape(node) == affine.shape
+                and not self._meets([node.next_functions[1 - place][0]])
+            ):
                 return affine, square, weight
         return None
 
     def _curved_of(self, node: Node) -> Affine | None:
         sources = {edge for edge in node.next_functions if edge[0] is not None}
+        if not self._is_precise(node):
+            return None
         if len(sources) != 1 or (node.name() in _SQUARES and not _is_square(node)):
             return None
         try:
@@ -199,9 +212,14 @@ class _Reader:
                 raise _Unknown("a parameter of x")
             return Leaf(index, node.variable.shape)
         reader = _AFFINE.get(node.name())
-        if reader is None or place != 0:
+        if reader is None or place != 0 or not self._is_precise(node):
             raise _Unknown(node.name())
         return reader(self, node)
+
+    def _is_precise(self, node: Node) -> bool:
+        """Whether a tensor is in the precision of y, or in the lower one of autocast, and not in a higher one."""
+        dtype = node._input_metadata[0].dtype
+        return bool(dtype == self.y[0].dtype or torch.promote_types(dtype, self.y[0].dtype) == self.y[0].dtype)
 
     def only_source(self, node: Node) -> Affine:
         """Of an operation on one tensor, which may have constants as further arguments."""
@@ -255,6 +273,8 @@ def _operand(tensor: Tensor, dtype: torch.dtype) -> Operand:
 def _number(node: Node, place: int) -> float | None:
     """What a linear node multiplies its source number `place` with, if it is one number that is known on the host."""
     name = node.name()
+    if name in ("AddBackward0", "SubBackward0") and _shape(node.next_functions[place][0]) != _shape(node):
+        return None  # it was spread over a larger shape
     if name in _SUMS:
         sign = -1.0 if name == "SubBackward0" else 1.0
         return sign * float(node._saved_alpha) if place == 1 and name != "StackBackward0" else 1.0
@@ -375,13 +395,15 @@ def _square(node: Node, c: Tensor) -> Curved:
 
 
 def _squared_error(node: Node, c: Tensor) -> Curved:
-    return Square(_values(node._saved_self, c) - node._saved_target, _per_element(node, c))
+    return Square(_values(node._saved_self, c) - _values(node._saved_target, c), _per_element(node, c))
 
 
 def _binary_cross_entropy(node: Node, c: Tensor) -> Curved:
     c = _per_element(node, c)
-    c = c if node._saved_weight is None else c * node._saved_weight
-    return BinaryCrossEntropy(_values(node._saved_self, c), node._saved_target, c, node._saved_pos_weight)
+    c = c if node._saved_weight is None else c * node._saved_weight.to(c.dtype)
+    positive = None if node._saved_pos_weight is None else _values(node._saved_pos_weight, c)
+    # A copy: the argument may be a view of y, which moves.
+    return BinaryCrossEntropy(_values(node._saved_self, c).clone(), _values(node._saved_target, c), c, positive)
 
 
 def _values(tensor: Tensor, like: Tensor) -> Tensor:

@@ -17,10 +17,12 @@ EXPLODED = 100.0  # times what a series may add up to
 
 @dataclass(frozen=True)
 class Solved:
-    """Attributes:
-    z: s Σ_{q<Q} (I − s ∇²yy g)^q v; NaN where it has grown far beyond what s ≤ 2/λ_max allows.
-    cross: ∇²xy g · z.
-    gradient: ∇y g.
+    """What a hypergradient needs of the lower loss.
+
+    Attributes:
+        z: s Σ_{q<Q} (I − s ∇²yy g)^q v; NaN where it has grown far beyond what s ≤ 2/λ_max allows.
+        cross: ∇²xy g · z.
+        gradient: ∇y g.
     """
 
     z: Vector
@@ -59,6 +61,6 @@ def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vec
     z = list(torch._foreach_mul(w, s))
     norms = torch.linalg.vector_norm(as_blocks([*z, *v], blocks).view(blocks, 2, -1), dim=2)
     exploded = (norms[:, 0] > norms[:, 1] * (s * (EXPLODED * terms))).any()
-    z[0] = torch.where(exploded, torch.nan, z[0])
+    z = [torch.where(exploded, torch.nan, t) for t in z]
     gradient = zero_filled(form.gradient(), v)
     return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]
