@@ -90,7 +90,8 @@ class Encodings:
             return feature
         leaf = feature.detach().requires_grad_()
         self.cuts.append(Cut(leaf, feature))
-        return leaf
+        with torch.enable_grad():
+            return leaf.view_as(leaf)  # a tensor like any other, on which modules may put hooks
 
     def _encode(self, batch: Batch) -> None:
         graph = any(batch is b for b in self._with_graph)
@@ -111,7 +112,7 @@ class Encodings:
     def _encoded(self, batch: Batch, graph: bool) -> Any:
         if self.microbatches == 1:
             return self.encoder(batch)
-        *parts, last = self.divide(batch, self.microbatches)
+        *parts, last = self._parts(batch)
         encode = partial(_recomputed, self.encoder) if graph else self.encoder
         versions = [buffer._version for buffer in self.buffers]
         features = [tree_flatten(f) for f in (*[encode(part) for part in parts], self.encoder(last))]
@@ -120,8 +121,19 @@ class Encodings:
                 f"The encoder writes into a buffer, and with microbatches={self.microbatches} it would do so several "
                 "times in a step. Use microbatches=1, or layers without running state."
             )
+        if not all(isinstance(t, Tensor) and t.dim() for leaves, _ in features for t in leaves):
+            raise SampleError(
+                f"With microbatches={self.microbatches} the features of the parts of a batch are put together along "
+                "their first axis, but not all of them are tensors with one. Use microbatches=1."
+            )
         columns = zip(*[leaves for leaves, _ in features], strict=True)
         return tree_unflatten([torch.cat(column) for column in columns], features[0][1])
+
+    def _parts(self, batch: Batch) -> Sequence[Batch]:
+        parts = self.divide(batch, self.microbatches)
+        if not len(parts):
+            raise SampleError("divide= gave no part of a batch. It divides a batch into one or more batches.")
+        return parts
 
 
 def _recomputed(encoder: Callable[[Batch], Any], batch: Batch) -> Any:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from adambo.errors import AdamboError, ProblemError, SampleError, WholeTableUsed
 from adambo.processes import Processes
-from adambo.vectors import Vector, add_, clones, copy_, zero_filled
+from adambo.vectors import Vector, add_, clones, copy_, forget_casts, zero_filled
 
 
 class LowerVariable:
@@ -78,6 +78,7 @@ class LowerVariable:
         with torch.no_grad():
             for leaf, value in zip(self.leaves, values, strict=True):
                 torch.where(condition, value, leaf, out=leaf)
+        forget_casts(self.leaves)
 
     def descend(self, gradient: Vector, optimizer: Optimizer, apply: Callable[[Optimizer], None]) -> None:
         """One lower step: `apply(optimizer)` with `gradient` in place."""
@@ -88,6 +89,7 @@ class LowerVariable:
         finally:
             for leaf in self.leaves:
                 leaf.grad = None
+            forget_casts(self.leaves)
 
     def write_back(self) -> None:
         """Make the new values those of the parameters."""
@@ -173,6 +175,7 @@ class TableRows(LowerVariable):
         with torch.no_grad():
             for table, part in zip(state, values, strict=True):
                 table.index_copy_(0, self.ids, part)
+        forget_casts(state)
 
 
 class GatheredRows(TableRows):
@@ -212,6 +215,7 @@ class GatheredRows(TableRows):
             return
         with torch.no_grad():
             add_(self.leaves, gradient, -rates[0])
+        forget_casts(self.leaves)
 
     def write_back(self) -> None:
         self.write_state(self.tables, [leaf.detach() for leaf in self.leaves])

@@ -90,7 +90,7 @@ class SameMasks:
     @contextmanager
     def of(self, batch: Batch) -> Iterator[None]:
         """Evaluate `batch` inside."""
-        with _from_states(self._generators, ()):
+        with _FromStates(self._generators):
             for generator in self._generators:
                 generator.manual_seed(self._sub_seed(batch))
             yield
@@ -108,18 +108,25 @@ def repeating() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     (What `torch.utils.checkpoint` offers for this looks for devices in its arguments, and a batch may be any object.)
     """
     generators = [torch.default_generator, *torch.cuda.default_generators]
-    return nullcontext(), _from_states(generators, [generator.get_state() for generator in generators])
+    return nullcontext(), _FromStates(generators, [generator.get_state() for generator in generators])
 
 
-@contextmanager
-def _from_states(generators: Sequence[Any], states: Sequence[Tensor]) -> Iterator[None]:
-    before = [generator.get_state() for generator in generators]
-    for generator, state in zip(generators, states, strict=False):  # none are given: seeds follow
-        generator.set_state(state)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
+class _FromStates(AbstractContextManager[None]):
+    """Inside, generators go on from these states (or from where they are); outside, from where they were. As often as
+    one likes, one after the other.
+    """
+
+    def __init__(self, generators: Sequence[Any], states: Sequence[Tensor] = ()) -> None:
+        self._generators, self._states = generators, states
+        self._before: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        self._before = [generator.get_state() for generator in self._generators]
+        for generator, state in zip(self._generators, self._states, strict=False):
+            generator.set_state(state)
+
+    def __exit__(self, *error: object) -> None:
+        for generator, state in zip(self._generators, self._before, strict=True):
             generator.set_state(state)
 
 

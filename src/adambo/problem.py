@@ -29,7 +29,7 @@ from adambo.masks import SameMasks
 from adambo.parameters import Parameters, modules_of, overlap, parameters_of
 from adambo.point import Point
 from adambo.processes import Processes, is_sharded, whole_or_local
-from adambo.vectors import Vector, clones, copy_
+from adambo.vectors import Vector, clones, copy_, forget_casts
 
 logger = logging.getLogger("adambo")
 
@@ -310,3 +310,4 @@ def _exchange(pairs: list[tuple[Tensor, Tensor]]) -> None:
         mine = parameter.clone()
         parameter.copy_(value)
         value.copy_(mine)
+    forget_casts([parameter for parameter, _ in pairs])

@@ -49,11 +49,18 @@ def clones(tensors: Sequence[Tensor]) -> Vector:
     return [t.detach().clone() for t in tensors]
 
 
+def forget_casts(tensors: Sequence[Tensor]) -> None:
+    """After `tensors` have moved: autocast keeps copies of leaves in low precision, which are old now."""
+    if tensors and torch.is_autocast_enabled(tensors[0].device.type):
+        torch.clear_autocast_cache()
+
+
 def copy_(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """targets ← values, in place and seen by autograd's version check."""
     with torch.no_grad():
         for target, value in zip(targets, values, strict=True):
             target.copy_(value)
+    forget_casts(targets)
 
 
 def dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:

@@ -29,7 +29,7 @@ from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
-from adambo.vectors import Vector, clones, copy_, zeros
+from adambo.vectors import Vector, clones, copy_, forget_casts, zeros
 
 T = TypeVar("T")
 
@@ -250,6 +250,7 @@ class Algorithm(ABC):
             before.restore(where=self.guard)
         self._before_x_moves()
         self.guard.apply(self.upper_optimizer)
+        forget_casts(self.problem.x)
         self._after_x_moved()
         if self.problem.tasks is not None:
             self._count_lower_step()

@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from adambo.closed_form.affine import Affine, Cotangent
+from adambo.closed_form.affine import Affine, Cotangent, Product, ProductWithVector
 from adambo.closed_form.curved import Curved
 from adambo.vectors import Vector
 
@@ -57,7 +57,9 @@ class ClosedForm:
         """∇y, with None for tensors that no term is about; added to what stands `beside` it."""
         into = list(beside) or [None] * len(self.y)
         for term in self.terms:
-            term.affine.pull(term.curved.slope, into)
+            # A copy where the slope itself may become the gradient, with which a caller may do as it likes.
+            kept = isinstance(term.affine, Product | ProductWithVector)
+            term.affine.pull(term.curved.slope if kept else term.curved.slope.clone(), into)
         return self._with_norms(into, self.y)
 
     def hessian(self, v: Vector, beside: Sequence[Tensor | None] = ()) -> list[Tensor | None]:

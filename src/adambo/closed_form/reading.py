@@ -104,7 +104,8 @@ class _Reader:
             else:
                 norms.append(SquaredNorm(leaf.index, 2 * factor * weight.detach(), weight, factor))
         self._raise_rest()
-        if self._meets(self.rest, {*self.walked, *self.curved}):
+        behind = [source for node in self.rest for source, _ in node.next_functions if source is not None]
+        if self._meets(behind, {*self.walked, *self.curved, *self.rest}):
             return None
         for node, affine in list(self.curved.items()):
             if isinstance(affine, Leaf) and _is_square(node) and (factor := self._factor(node)) is not None:
@@ -194,13 +195,16 @@ class _Reader:
         return None
 
     def _curved_of(self, node: Node) -> Affine | None:
-        sources = {edge for edge in node.next_functions if edge[0] is not None}
-        if not self._is_precise(node):
+        first, *others = node.next_functions
+        if not self._is_precise(node) or first[0] is None:
             return None
-        if len(sources) != 1 or (node.name() in _SQUARES and not _is_square(node)):
-            return None
+        if node.name() in _SQUARES:
+            if not _is_square(node):
+                return None
+        elif any(other is not None for other, _ in others):
+            return None  # targets that depend on y or x
         try:
-            return self.affine(sources.pop())
+            return self.affine(first)
         except _Unknown:
             return None
 
@@ -344,9 +348,12 @@ def _scaled(reader: _Reader, node: Node) -> Affine:
     if name == "NegBackward0":
         return Scaled(reader.only_source(node), _shape(node), -1.0)
     if name == "MulBackward0" and edges[0][0] is None:
-        return Scaled(reader.affine(edges[1]), _shape(node), node._saved_self)
+        return Scaled(reader.affine(edges[1]), _shape(node), node._saved_self.to(reader.y[0].dtype))
     factor = node._saved_other
     source = reader.only_source(node)
+    if isinstance(factor, Tensor):
+        scalar = factor.dim() == 0 and factor.device.type == "cpu"
+        factor = _item(factor) if scalar else factor.to(reader.y[0].dtype)
     return Scaled(source, _shape(node), 1 / factor if name.startswith("Div") else factor)
 
 

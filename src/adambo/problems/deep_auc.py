@@ -88,7 +88,7 @@ def deep_auc(
         encoder=encoded,
         upper=loss,
         lower=lambda features, batch: -loss(features, batch),
-        x=[*network.parameters(), variables.a, variables.b],
+        x=[network, variables.a, variables.b],
         y=[variables.alpha],
         microbatches=microbatches,
         divide=_divided,
