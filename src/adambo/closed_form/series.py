@@ -58,9 +58,8 @@ def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vec
     for _ in range(terms - 1):
         product = zero_filled(form.hessian(w), v)
         w = list(torch._foreach_sub(torch._foreach_add(w, v), torch._foreach_mul(product, s)))
-    z = list(torch._foreach_mul(w, s))
-    norms = torch.linalg.vector_norm(as_blocks([*z, *v], blocks).view(blocks, 2, -1), dim=2)
-    exploded = (norms[:, 0] > norms[:, 1] * (s * (EXPLODED * terms))).any()
-    z = [torch.where(exploded, torch.nan, t) for t in z]
+    norms = torch.linalg.vector_norm(as_blocks([*w, *v], blocks).view(blocks, 2, -1), dim=2)
+    exploded = (norms[:, 0] > norms[:, 1] * (EXPLODED * terms)).any()
+    z = list(torch._foreach_mul(w, torch.where(exploded, torch.nan, s)))
     gradient = zero_filled(form.gradient(), v)
     return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]
