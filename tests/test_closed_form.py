@@ -1148,9 +1148,9 @@ def test_nan_in_features_stops_a_step_that_leaves_everything_as_it_was(name, whe
     assert all(torch.equal(a, b) for a, b in zip(state(solver), state(again), strict=True))
 
 
-@pytest.mark.parametrize("step", [0.2, 1e6])
-def test_the_programme_of_a_hypergradient_is_what_the_graph_gives_piece_by_piece(step):
+def test_the_programme_of_a_hypergradient_is_what_the_graph_gives_piece_by_piece():
     torch.manual_seed(0)
+    step = 0.2
     features = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(3, (6,))
     W, b = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (3,)))
@@ -1166,9 +1166,6 @@ def test_the_programme_of_a_hypergradient_is_what_the_graph_gives_piece_by_piece
     for _ in range(2):
         w = [a + c - step * h for a, c, h in zip(w, v, piece_by_piece.hessian(w), strict=True)]
     expected = [step * t for t in w]
-    if step > 1:  # far beyond 2/λ_max: reported, not used
-        assert all(t.isnan().all() for t in z)
-        return
     torch.testing.assert_close(z, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(at_once.gradient(), piece_by_piece.gradient(), rtol=1e-12, atol=1e-14)
     mine, theirs = (torch.autograd.grad(r, features, c) for r, c in (at_once.cross(z), piece_by_piece.cross(expected)))

@@ -174,10 +174,10 @@ class Point:
     def neumann(self, v: Vector, step: float, terms: int) -> Vector | None:
         """s Σ_{q<Q} (I − s ∇²yy g)^q v; None where its products have to be made singly.
 
-        It is to be had on CUDA, where one batch serves them all, and the lower loss is in closed form.
+        It is to be had where one batch serves them all, and the lower loss is in closed form.
         """
         batches = self.draw.hessian
-        if not v[0].is_cuda or self.y.processes.active or any(b is not batches[0] for b in batches) or not batches:
+        if not batches or self.y.processes.active or any(b is not batches[0] for b in batches):
             return None
         found = self._graph(batches[0]).solved(v, step, terms, self.problem.programmes)
         if found is not None:

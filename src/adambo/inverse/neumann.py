@@ -125,8 +125,8 @@ class Neumann(Inverse):
 
     def solve_again(self, point: Point, v: Vector) -> Vector:
         # No new step, which the other point would not have: a series that has exploded becomes NaN, and is reported.
-        if self.samples in ("chained", "prefix", "shared") and (z := point.neumann(v, self.step, self.terms)):
-            return z
+        if v[0].is_cuda and (z := self._at_once(point, v)) is not None:
+            return z  # judged already
         z = self._series(point, v)
         exploded = self._excess(point, z, v) > EXPLODED
         if isinstance(exploded, bool):
@@ -166,7 +166,13 @@ class Neumann(Inverse):
                 stacklevel=2,
             )
 
+    def _at_once(self, point: Point, v: Vector) -> Vector | None:
+        """The series where one batch serves all factors, so that these three samplings are the same; else None."""
+        return point.neumann(v, self.step, self.terms) if self.samples in ("chained", "prefix", "shared") else None
+
     def _series(self, point: Point, v: Vector) -> Vector:
+        if (z := self._at_once(point, v)) is not None:
+            return z
         s = self.step
 
         def factor(index: int, w: Vector) -> Vector:
