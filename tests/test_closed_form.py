@@ -1170,3 +1170,15 @@ def test_the_programme_of_a_hypergradient_is_what_the_graph_gives_piece_by_piece
     torch.testing.assert_close(at_once.gradient(), piece_by_piece.gradient(), rtol=1e-12, atol=1e-14)
     mine, theirs = (torch.autograd.grad(r, features, c) for r, c in (at_once.cross(z), piece_by_piece.cross(expected)))
     torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("extra", "expected"), [("nothing", "all"), ("norm", "part"), ("linear", "nothing")])
+def test_a_point_says_how_much_of_the_lower_loss_is_recognised(extra, expected):
+    x, W = torch.randn(3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+
+    def lower(batch):
+        loss = (x[None] @ W.T).square().sum() + W.square().sum()
+        return loss + {"nothing": 0.0, "norm": W.norm(), "linear": W.sum()}[extra]
+
+    problem = adambo.Problem(upper=lambda batch: W.sum(), lower=lower, x=x, y=W)
+    assert problem.at(adambo.Draw(upper=(0,), lower=(0,), cross=(0,), hessian=(0,))).recognised == expected

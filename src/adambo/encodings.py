@@ -130,8 +130,11 @@ class Encodings:
         return tree_unflatten([torch.cat(column) for column in columns], features[0][1])
 
     def _parts(self, batch: Batch) -> Sequence[Batch]:
-        parts = self.divide(batch, self.microbatches)
-        if not len(parts):
+        try:
+            parts = list(self.divide(batch, self.microbatches))
+        except TypeError as error:
+            raise SampleError(f"divide=, a function (batch, parts) -> batches, could not be used: {error}.") from error
+        if not parts:
             raise SampleError("divide= gave no part of a batch. It divides a batch into one or more batches.")
         return parts
 
@@ -153,8 +156,8 @@ def divided(batch: Batch, parts: int) -> list[Batch]:
     if len(lengths) != 1 or -1 in lengths:
         raise SampleError(
             "microbatches= divides batches that are tensors (or tuples, lists and dictionaries of tensors) with one "
-            f"length along their first axis, but came {type(batch).__name__} with the lengths {sorted(lengths)}. Give "
-            "divide=, a function (batch, parts) -> batches."
+            f"length along their first axis, but came another {type(batch).__name__}. Give divide=, a function (batch, "
+            "parts) -> batches."
         )
     columns = zip(*[t.tensor_split(min(parts, lengths.copy().pop())) for t in leaves], strict=True)
     return [tree_unflatten(list(column), form) for column in columns]

@@ -27,6 +27,9 @@ _plain: ContextVar[bool] = ContextVar("plain", default=False)
 def plain_autograd() -> Iterator[None]:
     """Compute all derivatives of lower losses by autograd, also those with a closed form: slower, and the reference.
 
+    The two agree to rounding. It is needed for lower losses that are more than their graph shows: those with a counter
+    or a random number of Python's inside, with hooks on intermediate tensors, or with a Python `if` on such things.
+
     Example:
         >>> x, y = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
         >>> from adambo import AdamBO, Problem
@@ -67,8 +70,13 @@ class LowerGraph:
         return cls(y, reading.closed, reading.rest, reading.weights)
 
     @property
+    def has_closed_forms(self) -> bool:
+        """Whether some of it has."""
+        return self._closed is not None
+
+    @property
     def is_closed(self) -> bool:
-        """Whether all of it is."""
+        """Whether all of it has a closed form."""
         return self._closed is not None and not self._roots
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -256,6 +256,12 @@ class Point:
             return zeros(self.problem.x)
         found = product(roots, self.problem.x, weights, keep_graph=keep_graph)
         return self.problem.processes.average(zero_filled(found, self.problem.x))
+
+    @property
+    def recognised(self) -> Literal["all", "part", "nothing"]:
+        """How much of the lower loss on the cross batch has derivatives in closed form; autograd does the rest."""
+        graph = self._graph(self._first("cross"))
+        return "all" if graph.is_closed else "part" if graph.has_closed_forms else "nothing"
 
     def surrogate(self, z: Vector) -> Tensor:
         """The scalar S, for those whose framework owns `backward()`."""

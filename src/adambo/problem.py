@@ -236,10 +236,11 @@ class EncoderHeadProblem(Problem):
             tuples, lists and dictionaries of tensors, of equal trailing shapes). A function from a list of batches to
             (joined batch, list of lengths) does the same for batches that need padding or have another form.
         microbatches: The encoder works through a batch in so many parts, of which only one has its activations in
-            memory at a time; the hypergradient is the same to rounding. It costs one more forward pass of the encoder
-            for all parts but one, which is done again in the backward pass.
-        divide: A function (batch, parts) -> batches, for batches that are not made of tensors with one example per
-            row.
+            memory at a time; the hypergradient is the same to rounding, if the encoder treats every example alone. It
+            costs one more forward pass of all parts but the last, made in the backward pass.
+        divide: A function (batch, parts) -> batches that hold all examples once, in their order, for batches that are
+            not made of tensors with one example per row. The features of the parts are put together along their first
+            axis.
 
     Raises:
         ProblemError: As `Problem`; and in a step, for microbatches of a module that looks at a batch as a whole
@@ -270,7 +271,11 @@ class EncoderHeadProblem(Problem):
             self.buffers += [b for b in encoder.buffers() if all(b is not known for known in self.buffers)]
 
         if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
-            raise ProblemError(f"microbatches={microbatches!r} is not a number of parts: give 1 or more.")
+            raise ProblemError(
+                f"microbatches={microbatches!r} is not a number of parts: give a whole number, 1 or more."
+            )
+        if divide is not None and not callable(divide):
+            raise ProblemError(f"divide={divide!r} is no function: give one (batch, parts) -> batches, or nothing.")
 
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
         if self.microbatches > 1:
