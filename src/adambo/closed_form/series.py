@@ -10,7 +10,7 @@ from torch import Tensor
 from adambo.closed_form.affine import Cotangent
 from adambo.closed_form.form import ClosedForm
 from adambo.closed_form.programmes import Programmes
-from adambo.vectors import Vector, as_blocks, zero_filled
+from adambo.vectors import Vector, add_, added, as_blocks, scaled, zero_filled
 
 EXPLODED = 100.0  # times what a series may add up to
 
@@ -32,7 +32,7 @@ class Solved:
 
 
 def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, programmes: Programmes) -> Solved:
-    """The programme, by a CUDA graph where there is one.
+    """The programme, on CUDA by a graph where there is one.
 
     Args:
         form: The lower loss.
@@ -42,6 +42,8 @@ def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, pr
         blocks: How many independent lower problems stand one after the other.
         programmes: Where graphs are kept.
     """
+    if not v[0].is_cuda:
+        return _on_the_host(form, v, step, terms)
     inputs = [v[0].new_full((), step), *v, *form.tensors()]
     n = len(v)
 
@@ -54,15 +56,24 @@ def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, pr
     return Solved(results[:n], list(zip(form.wanted(), results[2 * n :], strict=True)), results[n : 2 * n])
 
 
+@torch.no_grad()
+def _on_the_host(form: ClosedForm, v: Vector, s: float, terms: int) -> Solved:
+    w = v
+    for _ in range(terms - 1):
+        product = zero_filled(form.hessian(w), v)
+        w = added(w, v)
+        add_(w, product, -s)
+    z = scaled(w, s)
+    return Solved(z, form.cross(z), zero_filled(form.gradient(), v))
+
+
 def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vector:
     w = v
     for _ in range(terms - 1):
         product = zero_filled(form.hessian(w), v)
         w = list(torch._foreach_sub(torch._foreach_add(w, v), torch._foreach_mul(product, s)))
-    if s.is_cuda:  # where nobody can look
-        norms = torch.linalg.vector_norm(as_blocks([*w, *v], blocks).view(blocks, 2, -1), dim=2)
-        exploded = (norms[:, 0] > norms[:, 1] * (EXPLODED * terms)).any()
-        s = torch.where(exploded, torch.nan, s)
-    z = list(torch._foreach_mul(w, s))
+    norms = torch.linalg.vector_norm(as_blocks([*w, *v], blocks).view(blocks, 2, -1), dim=2)
+    exploded = (norms[:, 0] > norms[:, 1] * (EXPLODED * terms)).any()
+    z = list(torch._foreach_mul(w, torch.where(exploded, torch.nan, s)))
     gradient = zero_filled(form.gradient(), v)
     return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]
