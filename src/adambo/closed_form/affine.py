@@ -7,6 +7,7 @@ Aᵀ c. The constant a is not kept, because nobody asks for it.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from adambo.vectors import Vector
 Cotangent = tuple[Tensor, Tensor]  # a tensor that depends on x, and the derivative in it
 
 
-class Affine:
+class Affine(ABC):
     """A tensor of the graph.
 
     Attributes:
@@ -46,17 +47,13 @@ class Affine:
         """All there is to the tree besides its constants."""
         return type(self), self.shape, tuple(source.form for source in self.sources)
 
+    @abstractmethod
     def change(self, v: Vector) -> Tensor:
         """A v"""
-        raise NotImplementedError
 
-    def lift(self, value: Tensor) -> Tensor:
-        """This tensor for a value of its only source, where it has one."""
-        raise NotImplementedError
-
+    @abstractmethod
     def back(self, c: Tensor) -> list[Tensor]:
         """What a derivative `c` in this tensor is in each of its sources."""
-        raise NotImplementedError
 
     def pull(self, c: Tensor, into: list[Tensor | None]) -> None:
         """into += Aᵀ c, one entry per tensor of `y`."""
@@ -86,12 +83,12 @@ class Leaf(Affine):
     def change(self, v: Vector) -> Tensor:
         return v[self.index]
 
+    def back(self, c: Tensor) -> list[Tensor]:
+        return []
+
     def pull(self, c: Tensor, into: list[Tensor | None]) -> None:
         held = into[self.index]
         into[self.index] = c if held is None else held + c
-
-    def cross(self, bent: Tensor, slope: Tensor, y: Vector, z: Vector, found: list[Cotangent]) -> None:
-        pass
 
 
 class _OneSource(Affine):
@@ -105,6 +102,10 @@ class _OneSource(Affine):
 
     def change(self, v: Vector) -> Tensor:
         return self.lift(self.source.change(v))
+
+    @abstractmethod
+    def lift(self, value: Tensor) -> Tensor:
+        """This tensor for a value of its source."""
 
 
 class Reshaped(_OneSource):
