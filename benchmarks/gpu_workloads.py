@@ -287,7 +287,15 @@ def _auc(sentence: SentenceRNN | SentenceTransformer, width: int, p: float, sett
     ) -> Contender:
         variables = AucVariables().to(setting.device)
         auc = deep_auc(lambda padded: encoder(padded.tokens, padded.lengths).sigmoid(), encoder.network, variables, p)
-        problem = adambo.EncoderHeadProblem(auc.encoder, auc.upper, auc.lower, auc.x, auc.y, concatenate=_joined)
+        problem = adambo.EncoderHeadProblem(
+            auc.encoder,
+            auc.upper,
+            auc.lower,
+            auc.x,
+            auc.y,
+            concatenate=_joined,
+            losses_see=lambda batch: batch.positive,
+        )
         inverse = adambo.Neumann(terms=3, step=1 / (2 * p * (1 - p)))  # the curvature is known
         return _adambo(encoder, adambo.AdamBO(problem, lr=lr, lower_lr=lower_lr, inverse=inverse), cycle(pairs))
 

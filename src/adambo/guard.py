@@ -44,11 +44,15 @@ class Guard:
         self.processes = processes
         self.on_host = device.type != "cuda"
         self._admitted: dict[str, list[Tensor]] = {}
-        self.bad = torch.zeros((), device=device)
-        self.lost = torch.zeros((), device=device)
+        self._verdict = torch.zeros(2, device=device)  # whether a value was bad, and how many steps were lost by it
         if not self.on_host:
             self._report = torch.zeros(2, pin_memory=True)
             self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    @property
+    def bad(self) -> Tensor:
+        """1 on the device where a value was bad."""
+        return self._verdict[0]
 
     def begin_step(self) -> None:
         """Forget what a failed step may have left."""
@@ -77,10 +81,11 @@ class Guard:
             others = [t for what, tensors in self._admitted.items() if what != HYPERGRADIENT for t in tensors]
             _judge(small, [*others, *(t for t in gradients if t.numel() > SMALL)], self.bad)
         elif not _finite(values):
-            self.bad = torch.ones_like(self.bad)
-        self.bad = self.processes.worst(self.bad)
+            self.bad.fill_(1)
+        if self.processes.active:
+            self.bad.copy_(self.processes.worst(self.bad))
         if (self.on_host or not all(_takes_found_inf(optimizer) for optimizer in optimizers)) and self.bad:
-            self.bad = torch.zeros_like(self.bad)
+            self.bad.zero_()
             raise self._error()
 
     def apply(self, optimizer: Optimizer) -> None:
@@ -110,8 +115,9 @@ class Guard:
         for tensors in self._admitted.values():
             tensors.clear()
         if not self.on_host:
-            self.lost = self.lost + self.bad if counted else self.lost
-            self._report.copy_(torch.stack([self.bad, self.lost]), non_blocking=True)
+            if counted:
+                self._verdict[1] += self._verdict[0]
+            self._report.copy_(self._verdict, non_blocking=True)
             self._arrived.record()
 
     def steps_lost(self, wait: bool = False) -> int | None:
@@ -124,7 +130,7 @@ class Guard:
 
     def clear(self) -> None:
         """Forget the bad value."""
-        self.bad, self.lost = torch.zeros_like(self.bad), torch.zeros_like(self.lost)
+        self._verdict.zero_()
         if not self.on_host:
             self._arrived.synchronize()  # a report on its way would bring it back
             self._report.zero_()

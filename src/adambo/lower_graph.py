@@ -44,6 +44,11 @@ def plain_autograd() -> Iterator[None]:
         _plain.reset(token)
 
 
+def uses_plain_autograd() -> bool:
+    """Whether a block of `plain_autograd` is running."""
+    return _plain.get()
+
+
 class LowerGraph:
     """Derivatives of one loss at one point.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any
 
 import torch
@@ -49,6 +50,14 @@ class LowerVariable:
     def rows(self, tensors: Sequence[Tensor]) -> Vector:
         """Of tensors shaped like `leaves`, the part that belongs to this draw."""
         return list(tensors)
+
+    def captured_inputs(self) -> Vector:
+        """The tensors that stand for the values of this draw alone: none, where losses use the parameters."""
+        return []
+
+    def on_inputs(self, inputs: Vector) -> LowerVariable:
+        """The same in other memory."""
+        return self
 
     def filled(self, parts: Sequence[Tensor | None], name: str) -> Vector:
         """A gradient in the leaves with zeros for None, which must not be everywhere; `name` is that of the loss."""
@@ -193,6 +202,15 @@ class GatheredRows(TableRows):
 
     def reading(self) -> AbstractContextManager[Any]:
         return _RowLookup(self.tables, self.leaves, self.ids)
+
+    def captured_inputs(self) -> Vector:
+        return [self.ids, *self.leaves]
+
+    def on_inputs(self, inputs: Vector) -> LowerVariable:
+        there = copy(self)
+        there.ids, *rows = inputs
+        there.leaves = [row.detach().requires_grad_() for row in rows]
+        return there
 
     def _unused(self, name: str) -> AdamboError:
         return WholeTableUsed(f"or not at all, in the {name} loss")

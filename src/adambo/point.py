@@ -9,7 +9,7 @@ so it is an ordinary backward pass, and whatever understands `backward()` (DDP, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from adambo.captured_losses import Found
 from adambo.draw import Batch, Draw, is_empty
-from adambo.encodings import Cut, Encodings, Ending
+from adambo.encodings import Encodings, Ending
 from adambo.errors import ProblemError, SampleError
 from adambo.kernels import explained
 from adambo.ledger import Ledger
@@ -59,14 +60,15 @@ class Point:
         closed: dict[int, LowerGraph] | None = None,
     ) -> None:
         self.problem, self.draw, self.y, self.ledger = problem, draw, y, ledger
-        self._encodings, self._masks = encodings, masks
+        self.encodings, self.masks = encodings, masks
         self._graphs: dict[int, LowerGraph] = {}
         self._losses: dict[int, Tensor] = {}
         self._closed = {} if closed is None else closed
+        self._replayed: Found | None = None
 
     def after_move(self) -> Point:
         """The point with the values that `y` has now."""
-        return Point(self.problem, self.draw, self.y, self._encodings, self.ledger, self._masks, self._closed)
+        return Point(self.problem, self.draw, self.y, self.encodings, self.ledger, self.masks, self._closed)
 
     @contextmanager
     def elsewhere(self, x: Sequence[Tensor] | None = None, y: Vector | None = None) -> Iterator[Point]:
@@ -80,10 +82,10 @@ class Point:
         with nullcontext() if x is None else self.problem.moved_to(x):  # at the same x, running statistics go on
             if y is not None:
                 self.y.assign(y)
-            encodings = self._encodings if x is None else self.problem.encodings(self.draw, self._masks)
+            encodings = self.encodings if x is None else self.problem.encodings(self.draw, self.masks)
             try:
                 closed = self._closed if x is None else None
-                yield Point(self.problem, self.draw, self.y, encodings, self.ledger, self._masks, closed)
+                yield Point(self.problem, self.draw, self.y, encodings, self.ledger, self.masks, closed)
             finally:
                 if here is not None:
                     self.y.assign(here)
@@ -99,17 +101,29 @@ class Point:
     def f_y(self) -> Vector:
         """∇y f on the upper batch."""
         self.ledger.grad_y_f += 1
-        return self.y.average(self.y.rows(self.y.filled(self._f_gradient[: len(self.y.leaves)], "upper")))
+        return self.y.average(self.y.rows(self.y.filled(self._upper.vectors[0], "upper")))
 
     @cached_property
-    def _f_gradient(self) -> Sequence[Tensor | None]:
-        """∂f/∂y, and the derivatives in the features, which will be asked for."""
-        return gradient(self.f, [*self.y.leaves, *(cut.leaf for cut in self._f_cuts)], keep_graph=True)
+    def _upper(self) -> Found:
+        """f, ∂f/∂y, and the derivatives in the features, which will be asked for."""
+        if "f" not in self.__dict__:
+            batch = self._first("upper")
+            found = self.problem.losses.run(self, batch, "upper", lambda there, _: there._differentiated_upper())
+            if found is not None:
+                self.ledger.read("upper", batch)
+                self.f = found.loss
+                return found
+        return self._differentiated_upper()
 
-    @cached_property
-    def _f_cuts(self) -> list[Cut]:
-        _ = self.f
-        return [] if self._encodings is None else list(self._encodings.cuts)
+    def _differentiated_upper(self) -> Found:
+        f = self.f
+        cuts = [] if self.encodings is None else list(self.encodings.cuts)
+        found = gradient(f, [*self.y.leaves, *(cut.leaf for cut in cuts)], keep_graph=True)
+        parts = zip(cuts, found[len(self.y.leaves) :], strict=True)
+        behind = _distinct([(cut.feature, part) for cut, part in parts if part is not None])
+        if self.encodings is not None and self._reaches_x(f):
+            behind.append((f, one(f)))
+        return Found(f.detach(), [found[: len(self.y.leaves)]], behind)
 
     @property
     def g(self) -> Tensor:
@@ -123,6 +137,8 @@ class Point:
         batch = self.draw.lower[index]
         self.ledger.read("lower", batch)
         self.ledger.grad_y_g += 1
+        if self._replayed is not None and batch is self.draw.cross[0]:
+            return zero_filled(self._replayed.vectors[1], self.y.leaves)
         graph = self._known_graph(batch) or self._new_graph(batch)
         gradient = graph.gradient()
         if graph.is_closed:
@@ -185,6 +201,38 @@ class Point:
             self.ledger.hessian_vector += terms - 1
         return found
 
+    def replayed(
+        self, v: Vector, solve: Callable[[Point, Vector], Vector], name: Hashable, terms: int
+    ) -> Vector | None:
+        """z = solve(self, v) by a CUDA graph, with all else that a step asks of the lower loss; None if there is none.
+
+        Args:
+            v: ∇y f.
+            solve: Makes `terms` − 1 Hessian products.
+            name: All that it depends on besides its arguments.
+            terms: See there.
+        """
+        batches = {id(b): b for b in (*self.draw.hessian, *self.draw.cross, *self.draw.lower)}
+        if len(batches) != 1 or not self.draw.cross or len(self.draw.lower) > 1 or self.y.processes.active:
+            return None
+        batch = self.draw.cross[0]
+        if id(batch) in self._graphs:
+            return None  # half of the work is done; and a graph cannot be captured beside it, on another stream
+
+        def lower(there: Point, v: Vector) -> Found:
+            z = solve(there, v)
+            behind = zip(*there._cross_behind_features(z), strict=True)
+            return Found(there.g, [z, there.lower_gradient()], list(behind))
+
+        found = self.problem.losses.run(self, batch, ("lower", name), lower, v)
+        if found is None:
+            return None
+        self._replayed, self._losses[id(batch)] = found, found.loss
+        if terms > 1:
+            self.ledger.read("hessian", batch)
+            self.ledger.hessian_vector += terms - 1
+        return found.vectors[0]  # type: ignore[return-value]
+
     def curvature(self, vector: Vector) -> Vector:
         """∇²yy g · vector on the first Hessian batch (or the cross batch), for learning about the Hessian itself."""
         self.ledger.curvature_vector += 1
@@ -235,7 +283,10 @@ class Point:
     def f_x(self) -> Vector:
         """∇x f on the upper batch."""
         self.ledger.grad_x_f += 1
-        return self._in_x(*self._behind_features([self.f], [one(self.f)]))
+        if self.encodings is None:
+            return self._in_x([self.f], [one(self.f)])
+        behind = self._upper.features
+        return self._in_x([root for root, _ in behind], [weight for _, weight in behind])
 
     @cached_property
     def g_x(self) -> Vector:
@@ -248,7 +299,7 @@ class Point:
 
     def cross(self, z: Vector) -> Vector:
         """∇²xy g z on the cross batch."""
-        return self._in_x(*self._behind_features(*self._cross_roots(z)))
+        return self._in_x(*self._cross_behind_features(z))
 
     def _in_x(self, roots: Vector, weights: Vector, keep_graph: bool = True) -> Vector:
         """Σ_k weights_k · ∂roots_k/∂x, averaged over processes."""
@@ -272,15 +323,14 @@ class Point:
     def _surrogate_roots(self, z: Vector) -> tuple[Vector, Vector]:
         """Tensors and weights with ∇x S = Σ_k weights_k · ∂roots_k/∂x."""
         self.ledger.grad_x_f += 1
-        roots, weights = self._behind_features(*self._cross_roots(z))
-        if self._encodings is None:
+        roots, weights = self._cross_behind_features(z)
+        if self.encodings is None:
             return [self.f, *roots], [one(self.f), *(-weight for weight in weights)]
         cross = {id(root): (root, weight) for root, weight in zip(roots, weights, strict=True)}
-        parts = zip(self._f_cuts, self._f_gradient[len(self.y.leaves) :], strict=True)
-        upper = _distinct([(cut.feature, part) for cut, part in parts if part is not None])
-        if self._reaches_x(self.f):
-            upper.append((self.f, one(self.f)))
-        pairs = [(root, weight - cross.pop(id(root))[1] if id(root) in cross else weight) for root, weight in upper]
+        pairs = [
+            (root, weight - cross.pop(id(root))[1] if id(root) in cross else weight)
+            for root, weight in self._upper.features
+        ]
         pairs += [(root, -weight) for root, weight in cross.values()]
         if not pairs:
             raise self._nothing_in_x()
@@ -288,9 +338,9 @@ class Point:
 
     def _behind_features(self, roots: Vector, weights: Vector) -> tuple[Vector, Vector]:
         """The same derivative in x, with features as roots instead of what was computed from them."""
-        if self._encodings is None or not roots:
+        if self.encodings is None or not roots:
             return roots, weights
-        cuts = self._encodings.cuts
+        cuts = self.encodings.cuts
         found = product(roots, [cut.leaf for cut in cuts], weights) if cuts else ()
         pairs = [(cut.feature, part) for cut, part in zip(cuts, found, strict=True) if part is not None]
         pairs += [(root, weight) for root, weight in zip(roots, weights, strict=True) if self._reaches_x(root)]
@@ -299,15 +349,19 @@ class Point:
 
     def _reaches_x(self, root: Tensor) -> bool:
         """Whether a tensor made of features depends on something else, besides y: on x, past the encoder."""
-        assert self._encodings is not None
-        known = {id(leaf) for leaf in (*self.y.leaves, *self.problem.y, *(cut.leaf for cut in self._encodings.cuts))}
+        assert self.encodings is not None
+        known = {id(leaf) for leaf in (*self.y.leaves, *self.problem.y, *(cut.leaf for cut in self.encodings.cuts))}
         return any(id(leaf) not in known for leaf in reached_leaves([root]))
 
-    def _cross_roots(self, z: Vector) -> tuple[Vector, Vector]:
+    def _cross_behind_features(self, z: Vector) -> tuple[Vector, Vector]:
+        """∇²xy g · z as roots and weights."""
         batch = self._first("cross")
         self.ledger.read("cross", batch)
         self.ledger.cross_vector += 1
-        return self._graph(batch).cross(z)
+        if self._replayed is not None and self._replayed.vectors[0] is z:
+            behind = self._replayed.features
+            return [root for root, _ in behind], [weight for _, weight in behind]
+        return self._behind_features(*self._graph(batch).cross(z))
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
         try:
@@ -331,8 +385,8 @@ class Point:
 
     def _new_graph(self, batch: Batch) -> LowerGraph:
         ending: Ending = "features" if any(batch is b for b in self.draw.cross) else "y"
-        if self._encodings is not None and not is_empty(batch):
-            self._encodings.features(batch, ending)  # before anything is noticed
+        if self.encodings is not None and not is_empty(batch):
+            self.encodings.features(batch, ending)  # before anything is noticed
         repeatable = Repeatable(self.problem.device, self.problem.buffers) if len(self.draw.lower) > 1 else None
         with nullcontext() if repeatable is None else repeatable:
             g = self._evaluate("lower", batch, ending)
@@ -343,7 +397,7 @@ class Point:
         return graph
 
     def _evaluate(self, name: str, batch: Batch, ending: Ending) -> Tensor:
-        return self.problem.evaluate(name, batch, self.y, self._encodings, ending, self._masks)
+        return self.problem.evaluate(name, batch, self.y, self.encodings, ending, self.masks)
 
     def _first(self, role: str) -> Batch:
         batches = getattr(self.draw, role)

@@ -19,6 +19,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from adambo.captured_losses import CapturedLosses
 from adambo.closed_form import Programmes
 from adambo.draw import Batch, Draw, is_empty
 from adambo.encodings import Divide, Encodings, Ending, Join
@@ -78,6 +79,7 @@ class Problem:
         reduced = {id(p) for m in self.modules if isinstance(m, DistributedDataParallel) for p in m.parameters()}
         self._x_to_average = [p for p in self.x if id(p) not in reduced and not is_sharded(p)]
         self.programmes = Programmes()
+        self.losses = CapturedLosses(None)
         self._check_parameters()
         self.processes.broadcast([*self._x_to_average, *self.y])
 
@@ -148,7 +150,8 @@ class Problem:
                 "Leave empty batches out of the stream (drop_last=True in a DataLoader)."
             )
         function = self.upper if name == "upper" else self.lower
-        arguments = (batch,) if encodings is None else (encodings.features(batch, ending), batch)
+        seen = self.losses.seen(batch)
+        arguments = (seen,) if encodings is None else (encodings.features(batch, ending), seen)
         # With tasks, table[ids] is answered with the rows of the draw.
         with torch.enable_grad(), y.reading(), masks.of(batch) if masks else nullcontext():
             try:
@@ -241,6 +244,11 @@ class EncoderHeadProblem(Problem):
         divide: A function (batch, parts) -> batches that hold all examples once, in their order, for batches that are
             not made of tensors with one example per row. The features of the parts are put together along their first
             axis.
+        losses_see: A function of a batch. What it returns (tensors and numbers, alone or in tuples, lists and
+            dictionaries) is given to the losses in the place of the batch, and says that they depend on nothing else,
+            besides the features, y, and tensors that stay where they are: no counters, no switches. On a GPU they are
+            then captured as CUDA graphs after a few steps, as `torch.cuda.make_graphed_callables` does it, and Python
+            runs them no more.
 
     Raises:
         ProblemError: As `Problem`; and in a step, for microbatches of a module that looks at a batch as a whole
@@ -261,9 +269,11 @@ class EncoderHeadProblem(Problem):
         concatenate: bool | Join = False,
         microbatches: int = 1,
         divide: Divide | None = None,
+        losses_see: Callable[[Batch], Any] | None = None,
         group: Any = "auto",
     ) -> None:
         super().__init__(upper, lower, x, y, tasks, group=group)
+        self.losses = CapturedLosses(losses_see)
         self.encoder, self.concatenate = encoder, concatenate
         self.microbatches, self.divide = microbatches, divide
         if isinstance(encoder, nn.Module) and encoder not in self.modules:
@@ -276,6 +286,8 @@ class EncoderHeadProblem(Problem):
             )
         if divide is not None and not callable(divide):
             raise ProblemError(f"divide={divide!r} is no function: give one (batch, parts) -> batches, or nothing.")
+        if losses_see is not None and not callable(losses_see):
+            raise ProblemError(f"losses_see={losses_see!r} is no function: give one of a batch, or nothing.")
 
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
         if self.microbatches > 1:

@@ -9,21 +9,33 @@ import torch
 from torch import Tensor
 
 Vector = list[Tensor]
+FEW = 4  # tensors
+
+
+def _one_by_one(a: Sequence[Tensor]) -> bool:
+    """Kernels over lists of tensors give 65,536 elements to a multiprocessor: a GPU is idle when they are few."""
+    return len(a) <= FEW and a[0].is_cuda
 
 
 def scaled(a: Sequence[Tensor], factor: float) -> Vector:
     """factor · a"""
-    return list(torch._foreach_mul(list(a), factor))
+    return [t * factor for t in a] if _one_by_one(a) else list(torch._foreach_mul(list(a), factor))
 
 
 def added(a: Sequence[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> Vector:
     """a + factor · b, in new memory (what autograd returned may alias what it was given)."""
+    if _one_by_one(a):
+        return [torch.add(s, t, alpha=factor) for s, t in zip(a, b, strict=True)]
     return list(torch._foreach_add(list(a), list(b), alpha=factor))
 
 
 def add_(a: Sequence[Tensor], b: Sequence[Tensor], factor: float = 1.0) -> None:
     """a ← a + factor · b"""
-    torch._foreach_add_(list(a), list(b), alpha=factor)
+    if _one_by_one(a):
+        for s, t in zip(a, b, strict=True):
+            s.add_(t, alpha=factor)
+    else:
+        torch._foreach_add_(list(a), list(b), alpha=factor)
 
 
 def zeros(like: Sequence[Tensor]) -> Vector:

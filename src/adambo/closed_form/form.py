@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adambo.closed_form.affine import Affine, Cotangent, Product, ProductWithVector
 from adambo.closed_form.curved import Curved
-from adambo.vectors import Vector
+from adambo.vectors import Vector, added
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class ClosedForm:
 
     def moved(self, y: Vector) -> ClosedForm:
         """The same terms at other values of `y`."""
-        by = list(torch._foreach_sub(y, self.y))
+        by = added(y, self.y, -1.0)
         return ClosedForm([Term(t.curved.moved(t.affine.change(by)), t.affine) for t in self.terms], self.norms, y)
 
     def _with_norms(self, into: list[Tensor | None], v: Vector) -> list[Tensor | None]:
         held_by_all = [part for part in into if part is not None]
         numbers = {norm.index: norm.factor for norm in self.norms if not isinstance(norm.factor, Tensor)}
         if len(held_by_all) == len(numbers) == len(self.norms) == len(v) and len(set(numbers.values())) == 1:
-            return list(torch._foreach_add(held_by_all, v, alpha=numbers[0]))  # the usual: one factor for all of y
+            return [*added(held_by_all, v, numbers[0])]  # the usual: one factor for all of y
         for norm in self.norms:
             held, part, factor = into[norm.index], v[norm.index], norm.factor
             if held is None:

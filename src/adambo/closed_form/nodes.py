@@ -55,11 +55,29 @@ def number_of(node: Node, place: int) -> float | None:
         if isinstance(other, Tensor):
             other = host_number(other) if other.dim() == 0 and other.device.type == "cpu" else None
         return None if other is None else float(1 / other if name.startswith("Div") else other)
-    if name == "MeanBackward0":
-        return float(1 / math.prod(node._saved_self_sym_sizes))
+    if name in ("MeanBackward0", "MeanBackward1"):
+        return float(shape_of(node).numel() / math.prod(node._saved_self_sym_sizes))
     if name == "NegBackward0":
         return -1.0
-    return 1.0 if name == "SumBackward0" or name in _SAME or name in _RESHAPED else None
+    return 1.0 if name in _UNCHANGED else None
+
+
+def filled(node: Node, number: float) -> Tensor:
+    """A derivative that is the same for all elements of a node's result."""
+    result = node._input_metadata[0]
+    return torch.full(result.shape, number, dtype=result.dtype, device=result.device)
+
+
+@torch.no_grad()
+def before_choice(node: Node, derivative: Tensor) -> Tensor:
+    """The derivative in what one of `CHOICES` was made from: what autograd would do there."""
+    values, target, weight = node._saved_self, node._saved_target, node._saved_weight
+    ignored = _signed(node._saved_ignore_index)
+    backward: Any = CHOICES[node.name()]
+    found: Tensor = backward(
+        derivative, values, target, weight, node._saved_reduction, ignored, node._saved_total_weight
+    )
+    return found
 
 
 def host_number(number: Tensor) -> float:
@@ -84,14 +102,19 @@ def is_linear_in_its_input(node: Node) -> bool:
 
 
 _SAME = {"CloneBackward0", "AliasBackward0", "ToCopyBackward0", "ContiguousBackward0"}
-_RESHAPED = {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0"}
-_RESHAPED |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2"}
+RESHAPED = {"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "UnsqueezeBackward0"}
+RESHAPED |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2"}
 _PERMUTED = {"TBackward0", "TransposeBackward0", "PermuteBackward0"}
+_UNCHANGED = {"SumBackward0", "SumBackward1", *_SAME, *RESHAPED, *_PERMUTED}
+CHOICES = {  # of the right class
+    "NllLossBackward0": torch.ops.aten.nll_loss_backward.default,
+    "NllLoss2DBackward0": torch.ops.aten.nll_loss2d_backward.default,
+}
 SUMS = {"AddBackward0", "SubBackward0", "StackBackward0"}
 LINEAR = {"NegBackward0", "MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1", "SumBackward0"}
-LINEAR |= {"SumBackward1", "MeanBackward0", "MeanBackward1", "NllLossBackward0", "NllLoss2DBackward0"}
+LINEAR |= {"SumBackward1", "MeanBackward0", "MeanBackward1", *CHOICES}
 LINEAR |= {"SliceBackward0", "SelectBackward0", "IndexSelectBackward0", "GatherBackward0", "MaskedFillBackward0"}
-LINEAR |= {"ExpandBackward0", *_SAME, *_RESHAPED, *_PERMUTED}
+LINEAR |= {"ExpandBackward0", *_SAME, *RESHAPED, *_PERMUTED}
 
 
 def _permutation(node: Node, dims: int) -> list[int]:
@@ -147,7 +170,7 @@ def _with_vector(reader: Reader, node: Node) -> Affine:
 
 AFFINE: dict[str, Callable[[Reader, Node], Affine]] = {
     **dict.fromkeys(_SAME, lambda reader, node: reader.only_source(node)),
-    **dict.fromkeys(_RESHAPED, lambda reader, node: _in_shape(Reshaped, reader, node)),
+    **dict.fromkeys(RESHAPED, lambda reader, node: _in_shape(Reshaped, reader, node)),
     **dict.fromkeys(_PERMUTED, _permuted),
     **dict.fromkeys(("AddBackward0", "SubBackward0"), _added),
     **dict.fromkeys(("NegBackward0", "MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"), _scaled),

@@ -44,7 +44,7 @@ class Programmes:
 
         Args:
             form: All that the function depends on, besides the values of its inputs.
-            function: Makes no host wait, and gives tensors.
+            function: Makes no host wait, and gives tensors; none where it finds that it cannot be captured.
             inputs: Its tensors.
         """
         if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
@@ -78,15 +78,18 @@ class _Captured:
         stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(stream):
-            function(self._inputs)  # once before, so that libraries have set themselves up
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self._results = function(self._inputs)
-            finally:
-                self._graph.capture_end()
+            self._results = function(self._inputs)  # once before, so that libraries have set themselves up
+            if self._results:
+                self._graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self._results = function(self._inputs)
+                finally:
+                    self._graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
 
     def run(self, inputs: Sequence[Tensor]) -> Vector:
+        if not self._results:
+            return []
         with torch.no_grad(), torch.cuda.device(self._device):
             torch._foreach_copy_(self._inputs, list(inputs))
             self._graph.replay()

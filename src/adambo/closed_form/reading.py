@@ -21,11 +21,15 @@ from adambo.closed_form.affine import Affine, Leaf, Product
 from adambo.closed_form.form import ClosedForm, SquaredNorm, Term
 from adambo.closed_form.nodes import (
     AFFINE,
+    CHOICES,
     CURVED,
     LINEAR,
+    RESHAPED,
     SQUARES,
     SUMS,
     Unknown,
+    before_choice,
+    filled,
     is_linear_in_its_input,
     is_square,
     number_of,
@@ -133,11 +137,22 @@ class Reader:
                     self.walked.discard(node)
 
     def _derivatives(self, loss: Tensor, edges: list[GradientEdge]) -> Vector:
-        """Of the loss in these nodes; autograd is not asked for what is the number 1."""
-        if all(edge.node in self.rest and not shape_of(edge.node) and self._factor(edge.node) == 1 for edge in edges):
-            return [one(loss)] * len(edges)
+        """Of the loss in these nodes; autograd is not asked for what is known."""
+        known = [c for edge in edges if (c := self._known_derivative(edge.node, loss)) is not None]
+        if len(known) == len(edges):
+            return known
         found = product((loss,), edges, (one(loss),))  # type: ignore[arg-type]
         return [c for c in found if c is not None]  # all: each node was met on the way down from the loss
+
+    def _known_derivative(self, node: Node, loss: Tensor) -> Tensor | None:
+        if (factor := self._factor(node)) is not None:
+            return one(loss) if factor == 1 and not shape_of(node) else filled(node, factor)
+        choice = node  # of the right class, perhaps in another shape
+        while len(above := self.above.get(choice, [])) == 1 and (choice is node or choice.name() in RESHAPED):
+            choice = above[0][0]
+        if choice.name() not in CHOICES or (factor := self._factor(choice)) is None:
+            return None
+        return before_choice(choice, filled(choice, factor)).view(shape_of(node))
 
     def _factor(self, node: Node) -> float | None:
         """What the loss multiplies the node with, if that is one number and known without asking a device."""

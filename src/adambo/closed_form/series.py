@@ -31,20 +31,23 @@ class Solved:
     gradient: Vector
 
 
-def solved(form: ClosedForm, v: Vector, step: float, terms: int, blocks: int, programmes: Programmes) -> Solved:
+def solved(
+    form: ClosedForm, v: Vector, step: float | Tensor, terms: int, blocks: int, programmes: Programmes
+) -> Solved:
     """The programme, on CUDA by a graph where there is one.
 
     Args:
         form: The lower loss.
         v: What is multiplied with the inverse.
-        step: s.
+        step: s; on CUDA it may be a tensor.
         terms: Q.
         blocks: How many independent lower problems stand one after the other.
         programmes: Where graphs are kept.
     """
     if not v[0].is_cuda:
-        return _on_the_host(form, v, step, terms)
-    inputs = [v[0].new_full((), step), *v, *form.tensors()]
+        return _on_the_host(form, v, float(step), terms)
+    s = step if isinstance(step, Tensor) else v[0].new_full((), step)
+    inputs = [s, *v, *form.tensors()]
     n = len(v)
 
     def run(tensors: Vector) -> Vector:
@@ -71,9 +74,10 @@ def _run(form: ClosedForm, v: Vector, s: Tensor, terms: int, blocks: int) -> Vec
     w = v
     for _ in range(terms - 1):
         product = zero_filled(form.hessian(w), v)
-        w = list(torch._foreach_sub(torch._foreach_add(w, v), torch._foreach_mul(product, s)))
+        w = [torch.addcmul(a + b, p, s, value=-1) for a, b, p in zip(w, v, product, strict=True)]
     norms = torch.linalg.vector_norm(as_blocks([*w, *v], blocks).view(blocks, 2, -1), dim=2)
     exploded = (norms[:, 0] > norms[:, 1] * (EXPLODED * terms)).any()
-    z = list(torch._foreach_mul(w, torch.where(exploded, torch.nan, s)))
+    scale = torch.where(exploded, torch.nan, s)
+    z = [part * scale for part in w]
     gradient = zero_filled(form.gradient(), v)
     return [*z, *gradient, *(cotangent for _, cotangent in form.cross(z))]

@@ -80,18 +80,19 @@ def deep_auc(
         scores = score(batch.inputs)
         return torch.stack([scores, variables.a.expand_as(scores), variables.b.expand_as(scores)], 1)
 
-    def loss(features: Tensor, batch: Examples) -> Tensor:
+    def loss(features: Tensor, positive: Tensor) -> Tensor:
         scores, a, b = features.unbind(1)
-        return auc_loss(scores, batch.positive, a, b, variables.alpha, p, margin)
+        return auc_loss(scores, positive, a, b, variables.alpha, p, margin)
 
     return EncoderHeadProblem(
         encoder=encoded,
         upper=loss,
-        lower=lambda features, batch: -loss(features, batch),
+        lower=lambda features, positive: -loss(features, positive),
         x=[network, variables.a, variables.b],
         y=[variables.alpha],
         microbatches=microbatches,
         divide=_divided,
+        losses_see=lambda batch: batch.positive,
     )
 
 

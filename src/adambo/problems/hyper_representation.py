@@ -37,6 +37,14 @@ class Episodes:
     support: int
 
 
+class Targets(NamedTuple):
+    """What the losses see of episodes."""
+
+    ids: Tensor
+    labels: Tensor
+    support: int
+
+
 class Heads(NamedTuple):
     """Linear classifiers: weights (head, class, feature) and biases (head, class)."""
 
@@ -86,20 +94,20 @@ def hyper_representation(
     """
     per_task = adapter == "per_task"
 
-    def of(episodes: Episodes) -> Heads:
-        return Heads(heads.weights[episodes.ids], heads.biases[episodes.ids]) if per_task else heads
+    def of(targets: Targets) -> Heads:
+        return Heads(heads.weights[targets.ids], heads.biases[targets.ids]) if per_task else heads
 
     def encoded(episodes: Episodes) -> Tensor:
         features = encode(episodes.inputs)
         return features.view(*episodes.labels.shape, features.shape[-1])
 
-    def query_loss(features: Tensor, episodes: Episodes) -> Tensor:
-        n = episodes.support
-        return of(episodes).losses(features[:, n:], episodes.labels[:, n:]).mean()
+    def query_loss(features: Tensor, targets: Targets) -> Tensor:
+        n = targets.support
+        return of(targets).losses(features[:, n:], targets.labels[:, n:]).mean()
 
-    def support_loss(features: Tensor, episodes: Episodes) -> Tensor:
-        n, head = episodes.support, of(episodes)
-        losses = head.losses(features[:, :n], episodes.labels[:, :n])
+    def support_loss(features: Tensor, targets: Targets) -> Tensor:
+        n, head = targets.support, of(targets)
+        losses = head.losses(features[:, :n], targets.labels[:, :n])
         # Summed over tasks, so that the lower step size means the same for any number of them; one head has one loss.
         return (losses.sum() if per_task else losses.mean()) + mu / 2 * head.squared_norm()
 
@@ -112,6 +120,7 @@ def hyper_representation(
         tasks=(lambda episodes: episodes.ids) if per_task else None,
         microbatches=microbatches,
         divide=_divided,
+        losses_see=lambda episodes: Targets(episodes.ids, episodes.labels, episodes.support),
     )
 
 
