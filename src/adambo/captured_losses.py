@@ -81,7 +81,7 @@ class CapturedLosses:
         batch: Batch,
         name: Hashable,
         compute: Callable[[Point, Vector], Found],
-        vector: Vector | None = None,
+        vector: Sequence[Tensor] = (),
     ) -> Found | None:
         """`compute(point, vector)` by a graph; None where there is none (yet), so that the caller does it itself.
 
@@ -92,18 +92,17 @@ class CapturedLosses:
             compute: Gives the features it was given, and none of its own.
             vector: In the space of `y`.
         """
-        if self._losses_see is None or not _can_be_captured(point):
+        if self._losses_see is None or point.encodings is None or not _can_be_captured(point):
             return None
-        vector = [] if vector is None else vector
-        features, features_form = tree_flatten(point.encodings.features(batch, "x"))  # type: ignore[union-attr]
+        features, features_form = tree_flatten(point.encodings.features(batch, "x"))
         seen, seen_form = tree_flatten(self._losses_see(batch))
-        y = point.y.captured_inputs()
         tensors = [t for t in seen if isinstance(t, Tensor)]
         constants = tuple(t for t in seen if not isinstance(t, Tensor))
-        if not all(isinstance(t, Tensor) and t.is_cuda for t in (*features, *tensors)) or not all(
-            isinstance(c, CONSTANTS) for c in constants
-        ):
+        if not all(isinstance(t, Tensor) and _is_on_gpu(t) for t in (*features, *tensors)):
             return None
+        if not all(isinstance(c, CONSTANTS) for c in constants) or any(t.requires_grad for t in tensors):
+            return None
+        y = point.y.captured_inputs()
         differentiated = tuple(t.requires_grad for t in features)
         places = tuple(next((k for k, t in enumerate(tensors) if t is mine), None) for mine in y)
         fixed = () if y else tuple(p.data_ptr() for p in point.y.leaves)
@@ -153,15 +152,17 @@ class _Still(AbstractContextManager["_Still"]):
 
 
 def _can_be_captured(point: Point) -> bool:
-    leaf = point.y.leaves[0]
     return (
-        leaf.is_cuda
+        _is_on_gpu(point.y.leaves[0])
         and point.y.leaves_are_rows
-        and point.encodings is not None
         and point.masks is None
         and not uses_plain_autograd()
         and not torch.is_autocast_enabled("cuda")  # whose copies of parameters a graph would go on using
     )
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _point_on(point: Point, features: Any, seen: Any, y: Any) -> Point:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -75,9 +76,11 @@ class _Captured:
         self._inputs = [t.detach().clone() for t in inputs]
         self._graph = torch.cuda.CUDAGraph()
         self._device = inputs[0].device
-        stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = _stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.no_grad(), torch.cuda.stream(stream):
+        # One stream for all captures, and one thread (autograd has others for a GPU): cuBLAS keeps some 32 MiB for each
+        # stream of each thread.
+        with torch.no_grad(), torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
             self._results = function(self._inputs)  # once before, so that libraries have set themselves up
             if self._results:
                 self._graph.capture_begin(capture_error_mode="thread_local")
@@ -94,6 +97,11 @@ class _Captured:
             torch._foreach_copy_(self._inputs, list(inputs))
             self._graph.replay()
             return list(torch._foreach_mul(self._results, 1.0))  # copies: the next run overwrites the results
+
+
+@lru_cache
+def _stream(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _precision() -> Any:
