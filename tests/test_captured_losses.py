@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import adambo
 from adambo import captured_losses
-from adambo.closed_form import Programmes
+from adambo.closed_form import Programmes, programmes
 from adambo.problems.deep_auc import AucVariables, Examples, deep_auc
 from adambo.problems.hyper_representation import Episodes, Heads, hyper_representation
 
@@ -23,21 +23,7 @@ def computed_elsewhere(monkeypatch):
 
     monkeypatch.setattr(Programmes, "run", run)
     monkeypatch.setattr(captured_losses, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(captured_losses, "_Still", Still)
     return forms
-
-
-class Still:
-    has_drawn = False
-
-    def __init__(self, device):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
 
 
 def random(seed, *shape):
@@ -112,7 +98,7 @@ def hypergradient(make, elsewhere):
     inverse = adambo.Neumann(terms=4, step=0.1)
     v, z = point.f_y, None
     if elsewhere:
-        z = point.replayed(v, inverse.solve_again, "name", 4)
+        z = point.replayed(v, v[0].new_full((), 0.1), 4, inverse._judged_series, "name")
         assert z is not None
     else:
         z = inverse.solve_again(point, v)
@@ -182,3 +168,171 @@ def test_losses_see_is_given_in_the_place_of_the_batch():
         adambo.EncoderHeadProblem(
             lambda b: b, lambda f, b: f, lambda f, b: f, nn.Linear(1, 1), nn.Linear(1, 1), losses_see=3
         )
+
+
+def one_step(make, *, elsewhere, monkeypatch, steps=1):
+    if not elsewhere:
+        monkeypatch.setattr(captured_losses, "_is_on_gpu", lambda tensor: False)
+    problem, upper, lower = make()
+    solver = adambo.AdamBO(problem, inverse=adambo.Neumann(terms=3, step=0.1))
+    for _ in range(steps):
+        solver.step(upper, lower)
+    return [p.detach() for p in (*problem.x, *problem.y)], problem
+
+
+def assert_same_steps(make, monkeypatch):
+    mine, _ = one_step(make, elsewhere=True, monkeypatch=monkeypatch)
+    theirs, problem = one_step(make, elsewhere=False, monkeypatch=monkeypatch)
+    for found, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-12, atol=1e-14)
+    return problem
+
+
+def with_losses(encode, loss, see, modules=()):
+    encoder, weights = network(4), nn.Parameter(random(1, 3, 4))
+    batches = [(random(seed, 8, 5), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])) for seed in (1, 2)]
+    problem = adambo.EncoderHeadProblem(
+        lambda batch: encode(encoder(batch[0])),
+        lambda features, seen: loss(weights, features, seen),
+        lambda features, seen: loss(weights, features, seen) + 0.1 * weights.square().sum(),
+        [encoder, *modules],
+        weights,
+        losses_see=see,
+    )
+    return problem, *batches
+
+
+def cross_entropy(weights, features, labels):
+    return F.cross_entropy(features @ weights.T, labels)
+
+
+def test_one_feature_that_comes_twice_has_both_derivatives(computed_elsewhere, monkeypatch):
+    def loss(weights, features, labels):
+        return F.cross_entropy(features[0] @ weights.T + features[1].square() @ weights.T, labels)
+
+    assert_same_steps(lambda: with_losses(lambda h: (h, h), loss, lambda batch: batch[1]), monkeypatch)
+    assert computed_elsewhere
+
+
+def test_features_that_are_not_in_one_piece(computed_elsewhere, monkeypatch):
+    make = lambda: with_losses(lambda h: torch.stack([h, 2 * h], 2)[:, :, 1], cross_entropy, lambda batch: batch[1])  # noqa: E731
+    assert_same_steps(make, monkeypatch)
+    problem, upper, lower = make()
+    draw = adambo.Draw((upper,), (lower,), (lower,))
+    assert problem.encodings(draw).features(upper, "x").is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ({"up": "labels", "down": None}, {"up": None, "down": "labels"}),
+        (("labels", 1), ("labels", True)),
+        (("labels", 1), ("labels", 1.0)),
+        (("labels", 1), ["labels", 1]),
+    ],
+)
+def test_what_looks_different_to_a_loss_is_another_form(pair, computed_elsewhere):
+    def loss(weights, features, seen):
+        leaves = torch.utils._pytree.tree_leaves(seen)
+        return cross_entropy(weights, features, next(t for t in leaves if isinstance(t, torch.Tensor)))
+
+    seen = []
+
+    def see(batch):
+        return torch.utils._pytree.tree_map(lambda t: batch[1] if t == "labels" else t, seen[0])
+
+    problem, upper, lower = with_losses(lambda h: h, loss, see)
+    for each in pair:
+        seen[:] = [each]
+        problem.at(adambo.Draw((upper,), (lower,), (lower,))).f  # noqa: B018
+    assert len(set(computed_elsewhere)) == 2
+
+
+def test_two_shapes_may_depend_on_different_features(computed_elsewhere, monkeypatch):
+    def loss(weights, features, labels):
+        return cross_entropy(weights, features[0 if len(labels) == 8 else 1], labels)
+
+    problem, upper, _ = with_losses(lambda h: (h, 2 * h), loss, lambda batch: batch[1])
+    short = (upper[0][:5], upper[1][:5])
+    points = [problem.at(adambo.Draw((batch,), (batch,), (batch,))) for batch in (upper, short, upper)]
+    first, _, again = (point.f_x for point in points)
+    for found, other in zip(again, first, strict=True):
+        torch.testing.assert_close(found, other, rtol=0, atol=0)
+
+
+def test_a_loss_that_writes_a_buffer_is_left_to_python_and_writes_it_as_often(computed_elsewhere, monkeypatch):
+    def make():
+        norm = nn.BatchNorm1d(4).double()
+
+        def loss(weights, features, labels):
+            return cross_entropy(weights, norm(features), labels)
+
+        return with_losses(lambda h: h, loss, lambda batch: batch[1], [norm])
+
+    _, problem = one_step(make, elsewhere=True, monkeypatch=monkeypatch, steps=3)
+    _, reference = one_step(make, elsewhere=False, monkeypatch=monkeypatch, steps=3)
+    assert computed_elsewhere
+    for mine, theirs in zip(problem.buffers, reference.buffers, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_an_empty_batch_is_refused_before_it_is_encoded(computed_elsewhere):
+    calls = []
+    problem, _, lower = with_losses(lambda h: calls.append(1) or h, cross_entropy, lambda batch: batch[1])
+    with pytest.raises(adambo.SampleError, match="empty"):
+        adambo.AdamBO(problem).step([], lower)
+    assert not calls
+
+
+def test_a_loss_that_was_exchanged_is_another_form(computed_elsewhere):
+    problem, upper, lower = with_losses(lambda h: h, cross_entropy, lambda batch: batch[1])
+    draw = adambo.Draw((upper,), (lower,), (lower,))
+    before, weights = problem.at(draw).f, problem.y[0]
+    problem.upper = lambda features, labels: 2 * cross_entropy(weights, features, labels)
+    torch.testing.assert_close(problem.at(draw).f, 2 * before)
+    assert len(set(computed_elsewhere)) == 2
+
+
+def test_hooks_on_y_are_run_by_python(computed_elsewhere):
+    problem, upper, lower = with_losses(lambda h: h, cross_entropy, lambda batch: batch[1])
+    problem.y[0].register_hook(lambda gradient: 2 * gradient)
+    adambo.AdamBO(problem).step(upper, lower)
+    assert not computed_elsewhere
+
+
+class OnGpu:
+    """As much of a tensor as `Programmes` looks at."""
+
+    is_cuda, shape, dtype, device = True, (1,), torch.float32, torch.device("cuda", 0)
+
+
+class Graph:
+    def __init__(self, function, inputs):
+        self.run = function
+
+
+@pytest.fixture
+def programmes_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(programmes, "_Captured", Graph)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return Programmes()
+
+
+def test_the_graph_that_was_not_used_for_the_longest_time_goes_first(programmes_without_a_gpu):
+    kept = programmes_without_a_gpu
+    for form in range(programmes.KEPT + 3):
+        for _ in range(programmes.PATIENCE + 1):
+            kept.run("always", lambda inputs: ["always"], [OnGpu()])
+            kept.run(form, lambda inputs: ["now and then"], [OnGpu()])
+    assert kept.captured == programmes.KEPT
+    assert kept.run("always", lambda inputs: ["captured anew"], [OnGpu()]) == ["always"]
+
+
+def test_forms_that_come_once_in_a_while_are_captured_for_as_long_as_it_pays(programmes_without_a_gpu):
+    kept = programmes_without_a_gpu
+
+    def captured(form, runs):
+        return [kept.run(form, lambda inputs: [form], [OnGpu()]) for _ in range(runs)][-1] is not None
+
+    assert all(captured(form, 4 * programmes.MOST) for form in range(2 * programmes.MOST))
+    assert not all(captured(-form, programmes.PATIENCE + 1) for form in range(1, 20 * programmes.MOST))

@@ -107,7 +107,7 @@ class LowerGraph:
         with full_precision(self.y):
             return descended(self._closed, rate, steps, programmes)
 
-    def solved(self, v: Vector, step: float, terms: int, programmes: Programmes) -> Vector | None:
+    def solved(self, v: Vector, step: float | Tensor, terms: int, programmes: Programmes) -> Vector | None:
         """The Neumann series of `v`; None where its products have to be made one by one.
 
         What else one programme has found on the way, the gradient and the cross derivative, is remembered.

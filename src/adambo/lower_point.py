@@ -120,7 +120,7 @@ class LowerPoint:
         self.ledger.hessian_vector += 1
         return self._hessian(vector, batch)
 
-    def neumann(self, v: Vector, step: float, terms: int) -> Vector | None:
+    def neumann(self, v: Vector, step: float | Tensor, terms: int) -> Vector | None:
         """s Σ_{q<Q} (I − s ∇²yy g)^q v; None where its products have to be made singly.
 
         It is to be had where one batch serves them all, and the lower loss is in closed form.

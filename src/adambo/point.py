@@ -21,7 +21,7 @@ from adambo.captured_losses import Found
 from adambo.errors import ProblemError
 from adambo.lower_point import LowerPoint
 from adambo.products import accumulate, gradient, product, reached_leaves
-from adambo.vectors import Vector, dot, one, zero_filled, zeros
+from adambo.vectors import Vector, dot, one, summed, zero_filled, zeros
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +63,14 @@ class Point(LowerPoint):
         """The upper loss on the upper batch."""
         batch = self._first("upper")
         self.ledger.read("upper", batch)
-        return self._evaluate("upper", batch, "features")
+        found = self._replayed_upper
+        return self._evaluate("upper", batch, "features") if found is None else found.loss
+
+    @cached_property
+    def _replayed_upper(self) -> Found | None:
+        return self.problem.losses.run(
+            self, self._first("upper"), "upper", lambda there, _: there._differentiated_upper()
+        )
 
     @cached_property
     def f_y(self) -> Vector:
@@ -74,51 +81,56 @@ class Point(LowerPoint):
     @cached_property
     def _upper(self) -> Found:
         """f, ∂f/∂y, and the derivatives in the features, which will be asked for."""
-        if "f" not in self.__dict__:
-            batch = self._first("upper")
-            found = self.problem.losses.run(self, batch, "upper", lambda there, _: there._differentiated_upper())
-            if found is not None:
-                self.ledger.read("upper", batch)
-                self.f = found.loss
-                return found
-        return self._differentiated_upper()
+        _ = self.f  # counted, however it is found
+        return self._replayed_upper or self._differentiated_upper()
 
     def _differentiated_upper(self) -> Found:
         f = self.f
         cuts = [] if self.encodings is None else list(self.encodings.cuts)
         found = gradient(f, [*self.y.leaves, *(cut.leaf for cut in cuts)], keep_graph=True)
         parts = zip(cuts, found[len(self.y.leaves) :], strict=True)
-        behind = _distinct([(cut.feature, part) for cut, part in parts if part is not None])
+        behind = summed([(cut.feature, part) for cut, part in parts if part is not None])
         if self.encodings is not None and self._reaches_x(f):
             behind.append((f, one(f)))
         return Found(f.detach(), [found[: len(self.y.leaves)]], behind)
 
     def replayed(
-        self, v: Vector, solve: Callable[[Point, Vector], Vector], name: Hashable, terms: int
+        self,
+        v: Vector,
+        step: float | Tensor,
+        terms: int,
+        solve: Callable[[Point, Vector, Tensor], Vector],
+        name: Hashable,
     ) -> Vector | None:
-        """z = solve(self, v) by a CUDA graph, with all else that a step asks of the lower loss; None if there is none.
+        """z = solve(self, v, step) by a CUDA graph, with all else that a step asks of the lower loss; None without one.
 
         Args:
             v: ∇y f.
-            solve: Makes `terms` − 1 Hessian products.
+            step: The Neumann step; a tensor, of which a graph reads the value.
+            terms: The number of terms: one more than the Hessian products that are made.
+            solve: Makes them.
             name: All that it depends on besides its arguments.
-            terms: See there.
         """
         batches = {id(b): b for b in (*self.draw.hessian, *self.draw.cross, *self.draw.lower)}
-        if len(batches) != 1 or not self.draw.cross or len(self.draw.lower) > 1 or self.y.processes.active:
+        if (
+            not isinstance(step, Tensor)
+            or len(batches) != 1
+            or not self.draw.cross
+            or len(self.draw.lower) > 1
+            or self.y.processes.active
+        ):
             return None
         batch = self.draw.cross[0]
-        if id(batch) in self._graphs or (f := self.__dict__.get("f")) is None or f.requires_grad:
-            return (
-                None  # a graph of autograd that is at hand is used; on another stream, none can be captured beside it
-            )
+        f = self.__dict__.get("f")
+        if id(batch) in self._graphs or f is None or f.requires_grad:
+            return None  # a graph of autograd is at hand; on another stream, none can be captured beside it
 
-        def lower(there: Point, v: Vector) -> Found:
-            z = solve(there, v)
+        def lower(there: Point, given: Vector) -> Found:
+            z = solve(there, given[1:], given[0])
             behind = zip(*there._cross_behind_features(z), strict=True)
             return Found(there.g, [z, there.lower_gradient()], list(behind))
 
-        found = self.problem.losses.run(self, batch, ("lower", name), lower, v)
+        found = self.problem.losses.run(self, batch, ("lower", terms, name), lower, [step, *v])
         if found is None:
             return None
         self._replayed, self._losses[id(batch)] = found, found.loss
@@ -227,7 +239,7 @@ class Point(LowerPoint):
         found = product(roots, [cut.leaf for cut in cuts], weights) if cuts else ()
         pairs = [(cut.feature, part) for cut, part in zip(cuts, found, strict=True) if part is not None]
         pairs += [(root, weight) for root, weight in zip(roots, weights, strict=True) if self._reaches_x(root)]
-        pairs = _distinct(pairs)
+        pairs = summed(pairs)
         return [root for root, _ in pairs], [weight for _, weight in pairs]
 
     def _reaches_x(self, root: Tensor) -> bool:
@@ -245,11 +257,3 @@ class Point(LowerPoint):
             behind = self._replayed.features
             return [root for root, _ in behind], [weight for _, weight in behind]
         return self._behind_features(*self._graph(batch).cross(z))
-
-
-def _distinct(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Each root once, with the sum of its weights."""
-    total: dict[int, tuple[Tensor, Tensor]] = {}
-    for root, weight in pairs:
-        total[id(root)] = (root, total[id(root)][1] + weight if id(root) in total else weight)
-    return list(total.values())

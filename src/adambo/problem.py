@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map
 
 from adambo.captured_losses import CapturedLosses
 from adambo.closed_form import Programmes
@@ -246,9 +247,9 @@ class EncoderHeadProblem(Problem):
             axis.
         losses_see: A function of a batch. What it returns (tensors and numbers, alone or in tuples, lists and
             dictionaries) is given to the losses in the place of the batch, and says that they depend on nothing else,
-            besides the features, y, and tensors that stay where they are: no counters, no switches. On a GPU they are
-            then captured as CUDA graphs after a few steps, as `torch.cuda.make_graphed_callables` does it, and Python
-            runs them no more.
+            besides the features, y, and tensors on the GPU that stay where they are: no counters, no switches; and
+            that they write nothing. On a GPU they are then captured as CUDA graphs after a few steps, as
+            `torch.cuda.make_graphed_callables` does it, and Python runs them no more.
 
     Raises:
         ProblemError: As `Problem`; and in a step, for microbatches of a module that looks at a batch as a whole
@@ -292,7 +293,12 @@ class EncoderHeadProblem(Problem):
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
         if self.microbatches > 1:
             self._refuse_batch_norm()
-        return Encodings(self.encoder, draw, self.concatenate, masks, self.microbatches, self.divide, self.buffers)
+        encoder = self.encoder if self.losses.losses_see is None else self._encode_in_one_piece
+        return Encodings(encoder, draw, self.concatenate, masks, self.microbatches, self.divide, self.buffers)
+
+    def _encode_in_one_piece(self, batch: Batch) -> Any:
+        """Features in the layout that a captured loss is given them in, so that it has the same digits as this one."""
+        return tree_map(lambda t: t.contiguous() if isinstance(t, Tensor) else t, self.encoder(batch))
 
     def _refuse_batch_norm(self) -> None:
         for layer in (layer for module in self.modules for layer in module.modules()):

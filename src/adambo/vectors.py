@@ -17,7 +17,7 @@ def _one_by_one(a: Sequence[Tensor]) -> bool:
     return len(a) <= FEW and a[0].is_cuda
 
 
-def scaled(a: Sequence[Tensor], factor: float) -> Vector:
+def scaled(a: Sequence[Tensor], factor: float | Tensor) -> Vector:
     """factor · a"""
     return [t * factor for t in a] if _one_by_one(a) else list(torch._foreach_mul(list(a), factor))
 
@@ -50,6 +50,14 @@ def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
 def one(like: Tensor) -> Tensor:
     """The number 1, of the kind of a loss; the same tensor every time, so nobody may change it."""
     return _one(like.dtype, like.device)
+
+
+def summed(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Each root once, with the sum of its weights."""
+    total: dict[int, tuple[Tensor, Tensor]] = {}
+    for root, weight in pairs:
+        total[id(root)] = (root, total[id(root)][1] + weight if id(root) in total else weight)
+    return list(total.values())
 
 
 def zero_filled(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Vector:

@@ -198,11 +198,10 @@ class Algorithm(ABC):
     def solve(self, point: Point) -> Vector:
         """z ≈ [∇²yy g]⁻¹ ∇y f at `point`."""
         assert self.inverse is not None
-        f_y = point.f_y
         self.guard.watch("the upper loss", point.f)
         self.inverse.prepare(point, self.steps)
         self._warn_of_divergence(self.inverse.largest_curvature)
-        return self.inverse.solve(point, f_y)
+        return self.inverse.solve(point, point.f_y)
 
     def descend(self, point: Point) -> Tensor:
         """The lower steps of the draw, one per lower batch, from where `y` is; returns g before the first."""

@@ -56,7 +56,7 @@ def number_of(node: Node, place: int) -> float | None:
             other = host_number(other) if other.dim() == 0 and other.device.type == "cpu" else None
         return None if other is None else float(1 / other if name.startswith("Div") else other)
     if name in ("MeanBackward0", "MeanBackward1"):
-        return float(shape_of(node).numel() / math.prod(node._saved_self_sym_sizes))
+        return float(shape_of(node).numel() / max(1, math.prod(node._saved_self_sym_sizes)))
     if name == "NegBackward0":
         return -1.0
     return 1.0 if name in _UNCHANGED else None

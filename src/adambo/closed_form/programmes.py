@@ -21,7 +21,7 @@ logger = logging.getLogger("adambo")
 
 PATIENCE = 2  # runs in one form before it is captured: what changes in every step (a rate, a shape) never is
 KEPT = 8  # graphs at a time
-MOST = 64  # captures: with more forms than that, a graph is used too rarely to pay
+MOST = 64  # captures beyond one in so many runs: a graph that is used less does not pay
 
 
 class Programmes:
@@ -30,7 +30,8 @@ class Programmes:
     def __init__(self) -> None:
         self._seen: dict[Hashable, int] = {}
         self._graphs: dict[Hashable, _Captured] = {}
-        self._captures = 0
+        self._captures = self._runs = 0
+        self._can_capture = True
 
     def __reduce__(self) -> Any:
         return Programmes, ()  # graphs belong to one process
@@ -55,18 +56,27 @@ class Programmes:
             seen = self._seen[key] = self._seen.pop(key, 0) + 1
             while len(self._seen) > KEPT:
                 del self._seen[next(iter(self._seen))]
-            if seen <= PATIENCE or self._captures == MOST:
+            if seen <= PATIENCE or not self._can_capture or self._captures >= MOST + self._runs // MOST:
                 return None
             self._captures += 1
             while len(self._graphs) >= KEPT:
-                del self._graphs[next(iter(self._graphs))]
+                del self._graphs[next(iter(self._graphs))]  # the one that was not used for the longest time
             try:
-                self._graphs[key] = _Captured(function, inputs)
-            except RuntimeError as error:
-                self._captures = MOST
-                logger.warning("A programme could not be captured as a CUDA graph and runs without: %s", error)
+                graph = _Captured(function, inputs)
+            except _CannotBeCaptured as error:
+                self._can_capture = False
+                # As text: with the error, a record of the log would hold the frames and graphs it comes from.
+                logger.warning("A programme could not be captured as a CUDA graph and runs without: %s", str(error))
                 return None
-        return self._graphs[key].run(inputs)
+        else:
+            graph = self._graphs.pop(key)
+        self._graphs[key] = graph
+        self._runs += 1
+        return graph.run(inputs)
+
+
+class _CannotBeCaptured(Exception):
+    """A function that runs well does something that no graph can hold."""
 
 
 class _Captured:
@@ -83,11 +93,14 @@ class _Captured:
         with torch.no_grad(), torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
             self._results = function(self._inputs)  # once before, so that libraries have set themselves up
             if self._results:
-                self._graph.capture_begin(capture_error_mode="thread_local")
                 try:
-                    self._results = function(self._inputs)
-                finally:
-                    self._graph.capture_end()
+                    self._graph.capture_begin(capture_error_mode="thread_local")
+                    try:
+                        self._results = function(self._inputs)
+                    finally:
+                        self._graph.capture_end()
+                except RuntimeError as error:
+                    raise _CannotBeCaptured(str(error)) from error
         torch.cuda.current_stream(self._device).wait_stream(stream)
 
     def run(self, inputs: Sequence[Tensor]) -> Vector:

@@ -125,33 +125,39 @@ class Neumann(Inverse):
 
     def solve_again(self, point: Point, v: Vector) -> Vector:
         # No new step, which the other point would not have: a series that has exploded becomes NaN, and is reported.
-        if v[0].is_cuda and (z := self._at_once(point, v)) is not None:
+        return self._judged_series(point, v, self._step_beside(v))
+
+    def _step_beside(self, v: Vector) -> float | Tensor:
+        """s; on a GPU as a tensor, so that a captured graph can be given another one."""
+        return v[0].new_full((), self.step) if v[0].is_cuda else self.step
+
+    def _judged_series(self, point: Point, v: Vector, s: float | Tensor) -> Vector:
+        if v[0].is_cuda and (z := self._at_once(point, v, s)) is not None:
             return z  # judged already
-        z = self._series(point, v)
-        exploded = self._excess(point, z, v) > EXPLODED
+        z = self._series(point, v, s)
+        exploded = self._excess(point, z, v, s) > EXPLODED
         if isinstance(exploded, bool):
             return [torch.full_like(t, torch.nan) for t in z] if exploded else z
         return [torch.where(exploded, torch.nan, t) for t in z]
 
     def solve(self, point: Point, v: Vector) -> Vector:
         if v[0].is_cuda:  # where nobody waits for the device
-            name = (self.terms, self.step, self.samples)
-            one_batch = self.samples in _SAME_ON_ONE_BATCH
-            replayed = point.replayed(v, self.solve_again, name, self.terms) if one_batch else None
-            return self.solve_again(point, v) if replayed is None else replayed
-        z = self._series(point, v)
-        excess = self._excess(point, z, v)
+            s, same = self._step_beside(v), self.samples in _SAME_ON_ONE_BATCH
+            replayed = point.replayed(v, s, self.terms, self._judged_series, self.samples) if same else None
+            return self._judged_series(point, v, s) if replayed is None else replayed
+        z = self._series(point, v, self.step)
+        excess = self._excess(point, z, v, self.step)
         if 1.001 < excess < math.inf:  # one, and rounding; what is not finite is the guard's
             # The curvature has grown since it was measured, or this batch is sharper than those before.
             self._check(self._curvature.estimate(point, 0))
-            z = self._series(point, v)
-            self._warn_of_growth(float(self._excess(point, z, v)))
+            z = self._series(point, v, self.step)
+            self._warn_of_growth(float(self._excess(point, z, v, self.step)))
         return z
 
-    def _excess(self, point: Point, z: Vector, v: Vector) -> Tensor | float:
+    def _excess(self, point: Point, z: Vector, v: Vector, s: float | Tensor) -> Tensor | float:
         """‖z‖ / (s Q ‖v‖) of the worst task: at most 1 where no factor I − s ∇²yy g expands, which is s ≤ 2/λ_max."""
-        allowed = self.step * self.terms
-        if point.y.blocks == 1 and not z[0].is_cuda:  # the usual case, in Python numbers: a tenth of the time
+        allowed = s * self.terms
+        if point.y.blocks == 1 and not isinstance(allowed, Tensor):  # in Python numbers: a tenth of the time
             found, given = (math.hypot(*torch._foreach_norm(t)) for t in (z, v))
             return found / max(allowed * given, sys.float_info.min)
         found, given = (torch.linalg.vector_norm(as_blocks(t, point.y.blocks), dim=1) for t in (z, v))
@@ -169,18 +175,20 @@ class Neumann(Inverse):
                 stacklevel=2,
             )
 
-    def _at_once(self, point: Point, v: Vector) -> Vector | None:
+    def _at_once(self, point: Point, v: Vector, s: float | Tensor) -> Vector | None:
         """The series where one batch serves all factors, so that these three samplings are the same; else None."""
-        return point.neumann(v, self.step, self.terms) if self.samples in _SAME_ON_ONE_BATCH else None
+        return point.neumann(v, s, self.terms) if self.samples in _SAME_ON_ONE_BATCH else None
 
-    def _series(self, point: Point, v: Vector) -> Vector:
-        if (z := self._at_once(point, v)) is not None:
+    def _series(self, point: Point, v: Vector, s: float | Tensor) -> Vector:
+        if (z := self._at_once(point, v, s)) is not None:
             return z
-        s = self.step
 
         def factor(index: int, w: Vector) -> Vector:
             """A(ζ^index) w"""
-            return added(w, point.hessian(w, index), -s)
+            product = point.hessian(w, index)
+            if not isinstance(s, Tensor):
+                return added(w, product, -s)
+            return [torch.addcmul(a, b, s, value=-1) for a, b in zip(w, product, strict=True)]
 
         series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
         if self.samples == "random":
