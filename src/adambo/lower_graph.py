@@ -18,7 +18,7 @@ from torch import Tensor
 from adambo.closed_form import ClosedForm, Programmes, Solved, descended, read, solved
 from adambo.lower_variable import LowerVariable
 from adambo.products import product
-from adambo.vectors import Vector, one, zero_filled
+from adambo.vectors import Vector, add_, added, one, zero_filled
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
 
@@ -65,6 +65,7 @@ class LowerGraph:
         self.y = y
         self._closed, self._roots, self._weights = closed, roots, weights
         self._solved: Solved | None = None
+        self._kept: dict[float, list[float | Tensor]] = {}
 
     @classmethod
     def of(cls, g: Tensor, y: LowerVariable) -> LowerGraph:
@@ -140,6 +141,19 @@ class LowerGraph:
             with full_precision(self.y):
                 found = self._closed.hessian(v, found)
         return self.y.rows(zero_filled(found, self.y.leaves)) if found else [torch.zeros_like(part) for part in v]
+
+    def contracted(self, w: Vector, s: float, v: Vector) -> Vector:
+        """v + (I − s ∇²yy g) w"""
+        if self._closed is None:
+            total = added(w, v)
+            add_(total, self.hessian(w), -s)
+            return total
+        roots, weights = self._differentiable(w)
+        beside = product(roots, self.y.leaves, weights) if roots else ()
+        with full_precision(self.y):
+            if s not in self._kept:
+                self._kept[s] = self._closed.kept(s)
+            return self._closed.contracted(w, s, v, self._kept[s], beside)
 
     def cross(self, z: Vector) -> tuple[Vector, Vector]:
         """∇²xy g · z as roots and weights: Σ_k weights_k · ∂roots_k/∂x."""

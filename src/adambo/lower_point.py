@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from adambo.ledger import Ledger
 from adambo.lower_graph import LowerGraph
 from adambo.lower_variable import LowerVariable
 from adambo.masks import Repeatable, SameMasks
-from adambo.vectors import Vector, zero_filled
+from adambo.vectors import Vector, added, zero_filled
 
 if TYPE_CHECKING:
     from adambo.problem import Problem
@@ -120,6 +121,16 @@ class LowerPoint:
         self.ledger.hessian_vector += 1
         return self._hessian(vector, batch)
 
+    def contracted(self, w: Vector, step: float, v: Vector, index: int = 0) -> Vector:
+        """v + (I − s ∇²yy g) w on Hessian batch `index`."""
+        if self.y.processes.active:
+            return added(added(w, self.hessian(w, index), -step), v)
+        batch = self.draw.hessian[index]
+        self.ledger.read("hessian", batch)
+        self.ledger.hessian_vector += 1
+        with self._explained():
+            return self._graph(batch).contracted(w, step, v)
+
     def neumann(self, v: Vector, step: float | Tensor, terms: int) -> Vector | None:
         """s Σ_{q<Q} (I − s ∇²yy g)^q v; None where its products have to be made singly.
 
@@ -140,11 +151,16 @@ class LowerPoint:
         return self._hessian(vector, (*self.draw.hessian[:1], *self.draw.cross)[0])
 
     def _hessian(self, vector: Vector, batch: Batch) -> Vector:
-        try:
+        with self._explained():
             found = self._graph(batch).hessian(vector)
+        return self.y.average(found)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             raise explained(error, self.problem.modules) from error
-        return self.y.average(found)
 
     def _graph(self, batch: Batch) -> LowerGraph:
         graph = self._known_graph(batch)

@@ -64,10 +64,33 @@ class ClosedForm:
 
     def hessian(self, v: Vector, beside: Sequence[Tensor | None] = ()) -> list[Tensor | None]:
         """∇²yy · v, likewise."""
-        into = list(beside) or [None] * len(v)
+        return self._with_norms(self._bent(v, list(beside) or [None] * len(v)), v)
+
+    def contracted(
+        self, w: Vector, s: float, v: Vector, kept: Sequence[float | Tensor], beside: Sequence[Tensor | None] = ()
+    ) -> Vector:
+        """v + (I − s ∇²yy) w, in as few operations as will do: with kept(s), and what stands `beside` in ∇²yy w."""
+        found = [
+            torch.addcmul(b, a, k) if isinstance(k, Tensor) else torch.add(b, a, alpha=k)
+            for a, b, k in zip(w, v, kept, strict=True)
+        ]
+        for part, bent in zip(found, self._bent(w, list(beside) or [None] * len(w)), strict=True):
+            if bent is not None:
+                part.add_(bent, alpha=-s)
+        return found
+
+    def kept(self, s: float) -> list[float | Tensor]:
+        """What I − s ∇²yy multiplies the tensors of `y` with, as far as the regularisers go."""
+        kept: list[float | Tensor] = [1.0] * len(self.y)
+        for norm in self.norms:
+            kept[norm.index] = kept[norm.index] - s * norm.factor
+        return kept
+
+    def _bent(self, v: Vector, into: list[Tensor | None]) -> list[Tensor | None]:
+        """The part of ∇²yy · v that comes from the curved terms, added to `into`."""
         for term in self.terms:
             term.affine.pull(term.curved.bend(term.affine.change(v)), into)
-        return self._with_norms(into, v)
+        return into
 
     def cross(self, z: Vector) -> list[Cotangent]:
         """∇²xy · z, as derivatives in the tensors through which x enters."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from adambo.closed_form.affine import Cotangent
 from adambo.closed_form.form import ClosedForm
 from adambo.closed_form.programmes import Programmes
-from adambo.vectors import Vector, add_, added, as_blocks, scaled, zero_filled
+from adambo.vectors import Vector, as_blocks, scaled, zero_filled
 
 EXPLODED = 100.0  # times what a series may add up to
 
@@ -61,11 +61,9 @@ def solved(
 
 @torch.no_grad()
 def _on_the_host(form: ClosedForm, v: Vector, s: float, terms: int) -> Solved:
-    w = v
+    w, kept = v, form.kept(s)
     for _ in range(terms - 1):
-        product = zero_filled(form.hessian(w), v)
-        w = added(w, v)
-        add_(w, product, -s)
+        w = form.contracted(w, s, v, kept)
     z = scaled(w, s)
     return Solved(z, form.cross(z), zero_filled(form.gradient(), v))
 

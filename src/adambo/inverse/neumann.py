@@ -190,6 +190,11 @@ class Neumann(Inverse):
                 return added(w, product, -s)
             return [torch.addcmul(a, b, s, value=-1) for a, b in zip(w, product, strict=True)]
 
+        if self.samples == "chained" and not isinstance(s, Tensor):
+            w = v
+            for index in range(self.terms - 1):
+                w = point.contracted(w, s, v, index)
+            return scaled(w, s)
         series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
         if self.samples == "random":
             level = point.draw.level
