@@ -21,6 +21,7 @@ COMMANDS = {  # name: (module, function, arguments, what it does)
     "report": ("report", "report", "RUNS...", "a page about runs, with figures and a table"),
     "sweep": ("sweep", "sweep", "EXPERIMENT", "search for good settings of an algorithm"),
     "data": ("data", "data", "check|fetch", "the files of data sets"),
+    "theory": ("theory", "theory", "--constants FILE", "the parameters that AdamBO's theorem asks for"),
 }
 
 
