@@ -293,6 +293,24 @@ def test_a_loss_that_was_exchanged_is_another_form(computed_elsewhere):
     assert len(set(computed_elsewhere)) == 2
 
 
+def test_a_head_that_is_trained_and_one_that_is_evaluated_are_two_forms(computed_elsewhere):
+    problem, upper, lower = with_losses(lambda h: h, cross_entropy, lambda batch: batch[1])
+    for mode in (True, False):
+        for module in problem.modules:
+            module.train(mode)
+        problem.at(adambo.Draw((upper,), (lower,), (lower,))).f  # noqa: B018
+    assert len(set(computed_elsewhere)) == 2
+
+
+def test_an_error_in_a_loss_says_what_the_loss_was_given():
+    problem, upper, lower = with_losses(
+        lambda h: h, lambda weights, features, batch: cross_entropy(weights, features, batch[1]), lambda batch: batch[1]
+    )
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        adambo.AdamBO(problem).step(upper, lower)
+    assert "losses_see made of the batch: torch.int64 (8,)" in "".join(caught.value.__notes__)
+
+
 def test_hooks_on_y_are_run_by_python(computed_elsewhere):
     problem, upper, lower = with_losses(lambda h: h, cross_entropy, lambda batch: batch[1])
     problem.y[0].register_hook(lambda gradient: 2 * gradient)

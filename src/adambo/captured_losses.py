@@ -154,11 +154,12 @@ class _Call:
     def form(self) -> Hashable:
         """All that the computation depends on besides the values of `inputs`."""
         problem, y = self.point.problem, self.point.y
+        losses = (problem.upper, problem.lower, *(module.training for module in problem.modules))
         constants = tuple(None if isinstance(t, Tensor) else (type(t), t) for t in self._seen)
         in_place = () if y.captured_inputs() else tuple(p.data_ptr() for p in y.leaves)
         shapes = tuple((t.shape, t.dtype) for t in self.inputs)
         structure = (self._features_form, tuple(self._differentiated), self._seen_form, tuple(self._places))
-        return problem.upper, problem.lower, structure, constants, in_place, shapes
+        return losses, structure, constants, in_place, shapes
 
     def repeated(self, tensors: Vector) -> tuple[Point, Vector, Vector]:
         """The point on other tensors (those of `inputs`, and some more), its features, and what is left of them."""

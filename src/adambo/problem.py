@@ -157,7 +157,11 @@ class Problem:
         with torch.enable_grad(), y.reading(), masks.of(batch) if masks else nullcontext():
             try:
                 loss = function(*arguments)
-            except RuntimeError as error:
+            except Exception as error:
+                if self.losses.losses_see is not None:
+                    error.add_note(f"The {name} loss was given what losses_see made of the batch: {_described(seen)}.")
+                if not isinstance(error, RuntimeError):
+                    raise
                 if encodings is None or "in-place operation" not in str(error):
                     raise
                 raise ProblemError(
@@ -288,7 +292,10 @@ class EncoderHeadProblem(Problem):
         if divide is not None and not callable(divide):
             raise ProblemError(f"divide={divide!r} is no function: give one (batch, parts) -> batches, or nothing.")
         if losses_see is not None and not callable(losses_see):
-            raise ProblemError(f"losses_see={losses_see!r} is no function: give one of a batch, or nothing.")
+            raise ProblemError(
+                f"losses_see is a {type(losses_see).__name__}, but should be a function of a batch, such as lambda "
+                "batch: batch[1]."
+            )
 
     def encodings(self, draw: Draw, masks: SameMasks | None = None) -> Encodings:
         if self.microbatches > 1:
@@ -308,6 +315,11 @@ class EncoderHeadProblem(Problem):
                     f"{self.microbatches} would change the hypergradient. Use a layer that treats every example "
                     "alone (LayerNorm, GroupNorm), or microbatches=1."
                 )
+
+
+def _described(seen: Any) -> str:
+    """A value without its numbers."""
+    return str(tree_map(lambda t: f"{t.dtype} {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__, seen))
 
 
 def _paired(parameters: Vector, values: Sequence[Tensor] | None, name: str) -> list[tuple[Tensor, Tensor]]:

@@ -20,7 +20,7 @@ from adambo.vectors import Vector
 logger = logging.getLogger("adambo")
 
 PATIENCE = 2  # runs in one form before it is captured: what changes in every step (a rate, a shape) never is
-KEPT = 8  # graphs at a time
+KEPT = 16  # graphs at a time
 MOST = 64  # captures beyond one in so many runs: a graph that is used less does not pay
 
 
