@@ -16,7 +16,8 @@ def test_import_needs_torch_alone():
 
 
 def test_import_takes_less_than_a_third_of_a_second_beyond_torch():
-    code = "import torch, time; t = time.perf_counter(); import adambo; print(time.perf_counter() - t)"
+    # Time of the processor: that of the clock is also what else the machine does.
+    code = "import torch, time; t = time.process_time(); import adambo; print(time.process_time() - t)"
     assert min(float(python(code)) for _ in range(3)) < 0.3
 
 
