@@ -1,14 +1,22 @@
 """Looking at one's own problem: whether its derivatives are right, and what the theory's constants are there."""
 
+from adambo.diagnostics.constants import EstimatedConstants, estimate_constants
 from adambo.diagnostics.hypergradient import HypergradientCheck, check_hypergradient
+from adambo.diagnostics.lanczos import Extremes, extreme_eigenvalues
+from adambo.diagnostics.noise import Estimate
 from adambo.diagnostics.smoothness import SmoothnessProbe
 from adambo.diagnostics.smoothness_fit import SmoothnessFit, SmoothnessRecord, fit_smoothness
 
 __all__ = [
+    "Estimate",
+    "EstimatedConstants",
+    "Extremes",
     "HypergradientCheck",
     "SmoothnessFit",
     "SmoothnessProbe",
     "SmoothnessRecord",
     "check_hypergradient",
+    "estimate_constants",
+    "extreme_eigenvalues",
     "fit_smoothness",
 ]
