@@ -1184,11 +1184,10 @@ def test_a_point_says_how_much_of_the_lower_loss_is_recognised(extra, expected):
     assert problem.at(adambo.Draw(upper=(0,), lower=(0,), cross=(0,), hessian=(0,))).recognised == expected
 
 
-@pytest.mark.parametrize("reduce", [lambda t: t.mean(1).sum(), lambda t: t.mean(0).sum(), lambda t: t.sum(0).sum()])
+@pytest.mark.parametrize("reduce", [lambda t: t.mean(1).sum(), lambda t: t.sum(1).sum(), lambda t: t.sum()])
 def test_a_term_of_no_examples_is_no_term(reduce):
     y = parameter(4, 3, seed=1)
-    loss = reduce(y[:0].square()) if reduce(torch.zeros(0, 3)) == 0 else y.new_zeros(())
-    loss = loss + y.square().sum() + reduce((torch.zeros(0, 4, dtype=y.dtype) @ y).square()).nan_to_num()
-    reading = read(loss, [y])
-    found = [2 * y.detach()] if reading is None else reading.closed.gradient()
-    torch.testing.assert_close(found[0], 2 * y.detach())
+    no_examples = torch.zeros(0, 4, dtype=y.dtype)
+    reading = read(reduce((no_examples @ y).square()) + y.square().sum(), [y])
+    assert reading is not None
+    torch.testing.assert_close(reading.closed.gradient()[0], 2 * y.detach())
