@@ -22,6 +22,7 @@ COMMANDS = {  # name: (module, function, arguments, what it does)
     "sweep": ("sweep", "sweep", "EXPERIMENT", "search for good settings of an algorithm"),
     "data": ("data", "data", "check|fetch", "the files of data sets"),
     "theory": ("theory", "theory", "--constants FILE", "the parameters that AdamBO's theorem asks for"),
+    "study": ("study", "study", "NAME", "a simulation of what the theory speaks about, with figure and tables"),
 }
 
 
