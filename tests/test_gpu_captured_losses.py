@@ -1,5 +1,6 @@
 """On a GPU, losses that say what they see are replayed by CUDA graphs: digit for digit what Python would compute."""
 
+import gc
 import logging
 
 import pytest
@@ -158,6 +159,33 @@ def test_a_loss_that_waits_for_the_device_is_left_to_python_and_said_so(monkeypa
     theirs, _ = moved(lambda: (Head("wait").problem(), pairs), monkeypatch, capture=False)
     for found, expected in zip(mine, theirs, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def captured(function):
+    made = programmes.Programmes()
+    results = [made.run("form", function, [torch.ones(3, device="cuda")]) for _ in range(4)]
+    return made.captured, results[-1]
+
+
+def test_garbage_of_a_gpu_does_not_break_a_capture(caplog):
+    class Cycle:
+        def __init__(self):
+            self.me, self.graph = self, torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.result = torch.ones(1 << 20, device="cuda") * 2.0
+
+    def with_garbage(inputs):
+        kept = [[] for _ in range(10_000)]  # makes Python collect
+        return [inputs[0] * 2.0 * len(kept)]
+
+    gc.disable()
+    for _ in range(5):
+        Cycle()
+    gc.enable()
+    count, (result,) = captured(with_garbage)
+    assert count == 1
+    assert result.tolist() == [20_000.0] * 3
+    assert not caplog.text
 
 
 def test_a_batch_of_another_size_is_another_graph(monkeypatch):

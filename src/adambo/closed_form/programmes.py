@@ -7,8 +7,10 @@ as a CUDA graph, and from then on one launch runs all of it. On a CPU, and befor
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -94,11 +96,8 @@ class _Captured:
             self._results = function(self._inputs)  # once before, so that libraries have set themselves up
             if self._results:
                 try:
-                    self._graph.capture_begin(capture_error_mode="thread_local")
-                    try:
+                    with _capturing(self._graph):
                         self._results = function(self._inputs)
-                    finally:
-                        self._graph.capture_end()
                 except RuntimeError as error:
                     raise _CannotBeCaptured(str(error)) from error
         torch.cuda.current_stream(self._device).wait_stream(stream)
@@ -110,6 +109,22 @@ class _Captured:
             torch._foreach_copy_(self._inputs, list(inputs))
             self._graph.replay()
             return list(torch._foreach_mul(self._results, 1.0))  # copies: the next run overwrites the results
+
+
+@contextmanager
+def _capturing(graph: Any) -> Iterator[None]:
+    """What the block launches goes into `graph`, and is not run."""
+    collects = gc.isenabled()
+    gc.disable()  # garbage may be of a GPU, such as the graphs of an earlier run, and to free it breaks the capture
+    try:
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
+    finally:
+        if collects:
+            gc.enable()
 
 
 @lru_cache
