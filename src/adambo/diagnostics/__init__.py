@@ -3,6 +3,15 @@
 from adambo.diagnostics.constants import EstimatedConstants, estimate_constants
 from adambo.diagnostics.hypergradient import HypergradientCheck, check_hypergradient
 from adambo.diagnostics.lanczos import Extremes, extreme_eigenvalues
+from adambo.diagnostics.lower_error import LowerErrorMonitor
+from adambo.diagnostics.monitor_warnings import (
+    LowerLevelDoesNotTrack,
+    MonitorRecord,
+    MonitorWarning,
+    NeumannStepTooLarge,
+    UpperSmoothnessExplodes,
+    UpperStepTooLarge,
+)
 from adambo.diagnostics.noise import Estimate
 from adambo.diagnostics.smoothness import SmoothnessProbe
 from adambo.diagnostics.smoothness_fit import SmoothnessFit, SmoothnessRecord, fit_smoothness
@@ -12,9 +21,16 @@ __all__ = [
     "EstimatedConstants",
     "Extremes",
     "HypergradientCheck",
+    "LowerErrorMonitor",
+    "LowerLevelDoesNotTrack",
+    "MonitorRecord",
+    "MonitorWarning",
+    "NeumannStepTooLarge",
     "SmoothnessFit",
     "SmoothnessProbe",
     "SmoothnessRecord",
+    "UpperSmoothnessExplodes",
+    "UpperStepTooLarge",
     "check_hypergradient",
     "estimate_constants",
     "extreme_eigenvalues",

@@ -40,6 +40,8 @@ class RunConfig:
     """Epochs from one evaluation to the next; the first is before training, the last at its end."""
     checkpoint_every: float = 1.0
     """Epochs from one checkpoint to the next; one more is written whenever the run stops."""
+    monitor_every: int | None = None
+    """Steps from one measurement of the lower error, z and the hypergradient to the next; null: none are made."""
     validation: float = 0.0
     """Share of the training data that is held out and scored as the split "validation"; sweeps choose by it."""
     device: str = "auto"
@@ -73,6 +75,9 @@ class RunConfig:
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: give 0 or more lower steps")
         for name, every in (("evaluate_every", self.evaluate_every), ("checkpoint_every", self.checkpoint_every)):
             require(0 < every <= MOST, f"{name}={every}: give a number of epochs above 0, not above {MOST:g}")
+        often = self.monitor_every
+        fits = often is None or 0 < often <= MOST
+        require(fits, f"monitor_every={often}: give a number of steps, 1 or more, or null")
         require(self.threads is None or 0 < self.threads <= 1024, f"threads={self.threads}: give 1 to 1024, or null")
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from adambo.algorithms import Algorithm
+from adambo.draw import Draw
 from adambo.errors import ConfigError
 from adambo.experiments.config import AucConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
-from adambo.experiments.solver_workload import Encoder, StreamWorkload
+from adambo.experiments.solver_workload import LARGER, Encoder, StreamWorkload, reference_draw
 from adambo.problem import EncoderHeadProblem
 from adambo.problems.deep_auc import AucVariables, Examples, auc_loss, deep_auc
 from adambo.stream import draws
@@ -50,6 +51,8 @@ class DeepAuc(StreamWorkload):
         p: Share of positives in the training data.
         device: Where the run computes.
     """
+
+    config: AucConfig
 
     def __init__(
         self,
@@ -93,6 +96,10 @@ class DeepAuc(StreamWorkload):
             self._stream = draws(above, below, solver.needs, config.seed, snapshot=None if slots else large)
         steps = -(-sum(len(group) for group in lower.groups) // size)
         super().__init__(config, solver, steps_per_epoch=steps, metric="auc")
+
+    def reference(self) -> Draw:
+        lower, upper = (drawn(half.of_any_length(), LARGER * self.config.batch_size) for half in self._halves)
+        return reference_draw(self.config.seed, upper, lower)
 
     def _cross_entropy(self) -> EncoderHeadProblem:
         """One level: the ordinary loss of the logit. The number b of the AUC serves as its offset."""

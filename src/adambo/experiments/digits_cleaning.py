@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from adambo.algorithms import Algorithm
+from adambo.draw import Draw
 from adambo.experiments.config import DigitsCleaningConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
-from adambo.experiments.solver_workload import StreamWorkload, judged, prepare_device
+from adambo.experiments.solver_workload import LARGER, StreamWorkload, judged, prepare_device, reference_draw
 from adambo.problem import Problem
 from adambo.problems.hyper_cleaning import Weighed, hyper_cleaning
 from adambo.sources import key_of
@@ -36,6 +37,8 @@ class DigitsCleaning(StreamWorkload):
         wrong: Which training labels are wrong.
     """
 
+    config: DigitsCleaningConfig
+
     def __init__(
         self,
         config: DigitsCleaningConfig,
@@ -44,7 +47,7 @@ class DigitsCleaning(StreamWorkload):
         judged_splits: dict[str, Weighed],
         wrong: Tensor,
     ) -> None:
-        self._splits, self._wrong = {"train": clean} | judged_splits, wrong
+        self._splits, self._wrong, self._levels = {"train": clean} | judged_splits, wrong, (clean, train)
         device = train.inputs.device
         self.logits = nn.Parameter(torch.zeros(len(wrong), device=device))
         self.classifier = make_classifier(train.inputs.shape[1], config.hidden).to(device)
@@ -65,6 +68,10 @@ class DigitsCleaning(StreamWorkload):
             solver = build_solver(config.algorithm, problem, config.settings, **tables)
         self._stream = draws(above, below, solver.needs, config.seed, snapshot=large)
         super().__init__(config, solver, steps_per_epoch=-(-len(wrong) // size), metric="accuracy")
+
+    def reference(self) -> Draw:
+        size = LARGER * self.config.batch_size
+        return reference_draw(self.config.seed, *(drawn(level, size) for level in self._levels))
 
     def _cross_entropy(self) -> Problem:
         """One level: the classifier learns from all labels as they are; the weights stay at one half."""

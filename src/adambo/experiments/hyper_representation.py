@@ -15,7 +15,7 @@ from adambo.draw import Draw
 from adambo.experiments.config import HyperRepresentationConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
-from adambo.experiments.solver_workload import Encoder, SolverWorkload
+from adambo.experiments.solver_workload import LARGER, Encoder, SolverWorkload
 from adambo.problem import EncoderHeadProblem
 from adambo.problems.hyper_representation import Episodes, Heads, fine_tuned, hyper_representation
 from adambo.sources import key_of
@@ -105,6 +105,11 @@ class HyperRepresentation(SolverWorkload):
         if isinstance(self.solver, SABA):
             episodes = [self._episodes(chunk) for chunk in chunks]
             self.solver.fill_memory(lower=episodes, upper=episodes)
+
+    def reference(self) -> Draw:
+        count = min(LARGER * self.config.tasks_per_step, self.config.tasks)
+        episodes = self._episodes(permutation(self.config.seed, 0, self.config.tasks)[:count])
+        return Draw(upper=(episodes,), cross=(episodes,), seed=key_of(self.config.seed, "reference"))
 
     def draw(self, number: int) -> Any:
         epoch, place = divmod(number, self.steps_per_epoch)

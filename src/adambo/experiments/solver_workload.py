@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,12 +13,18 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from adambo.algorithms import SABA, Algorithm
+from adambo.algorithms.meta_learning import MetaLearning
+from adambo.diagnostics import LowerErrorMonitor
 from adambo.draw import Draw
 from adambo.errors import ConfigError
 from adambo.experiments.config import RunConfig
+from adambo.experiments.plain_adam import PlainAdam
 from adambo.kernels import twice_differentiable
+from adambo.sources import key_of
 from adambo.stream import DrawStream, has_slots
 from adambo.training.workload import Scores
+
+LARGER = 4  # times a step's batches: those that the monitor measures on
 
 
 class SolverWorkload(ABC):
@@ -36,10 +43,17 @@ class SolverWorkload(ABC):
         if config.decay == "cube_root":
             for optimizer in (solver.upper_optimizer, solver.lower_optimizer):
                 self._decays.append(LambdaLR(optimizer, lambda epoch: (epoch + 2) ** (-1 / 3)))
+        self.monitor: LowerErrorMonitor | None = None
+        if config.monitor_every is not None and not isinstance(solver, PlainAdam | MetaLearning):
+            self.monitor = LowerErrorMonitor(solver, self.reference(), every=config.monitor_every, warn=False)
 
     @abstractmethod
     def draw(self, number: int) -> Any:
         """What step `number` takes; it depends on the seed and the number alone."""
+
+    @abstractmethod
+    def reference(self) -> Draw:
+        """What the monitor measures on: larger than a step's draw, always the same, and of no effect on those."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -52,6 +66,13 @@ class SolverWorkload(ABC):
     def step(self, number: int) -> Tensor:
         return self.solver.step(self.draw(number)).upper_loss
 
+    def observe(self) -> Mapping[str, Any] | None:
+        if self.monitor is None:
+            return None
+        known = len(self.monitor.warnings)
+        record = self.monitor.observe()
+        return None if record is None else asdict(record) | {"warnings": self.monitor.warnings[known:]}
+
     def end_epoch(self, epoch: int) -> None:
         for decay in self._decays:
             decay.step()
@@ -63,15 +84,18 @@ class SolverWorkload(ABC):
         return self.solver.ledger.as_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state: dict[str, Any] = {
             "solver": self.solver.state_dict(),
             "decays": [{"epoch": decay.last_epoch, "lr": decay.get_last_lr()} for decay in self._decays],
         }
+        return state if self.monitor is None else state | {"monitor": self.monitor.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.solver.load_state_dict(state["solver"])
         for decay, saved in zip(self._decays, state["decays"], strict=True):
             decay.last_epoch, decay._last_lr = saved["epoch"], saved["lr"]
+        if self.monitor is not None:
+            self.monitor.load_state_dict(state["monitor"])
 
 
 class StreamWorkload(SolverWorkload):
@@ -88,6 +112,12 @@ class StreamWorkload(SolverWorkload):
         if self._stream.step != number:
             self._stream.seek(number)
         return next(self._stream)
+
+
+def reference_draw(seed: int, upper: Callable[[torch.Generator], Any], lower: Callable[[torch.Generator], Any]) -> Draw:
+    """One batch of each source, by random numbers of their own."""
+    above, below = (torch.Generator().manual_seed(key_of(seed, "reference", level)) for level in ("upper", "lower"))
+    return Draw(upper=(upper(above),), cross=(lower(below),), seed=key_of(seed, "reference"))
 
 
 class Encoder:

@@ -15,10 +15,18 @@ from adambo.report.records import Points, Record, inside, number, shown
 
 AXES = {"epoch": "epochs", "seconds": "seconds of training", "oracle_calls": "oracle calls"}
 SPLITS = ("train", "test")
+MONITORED = {
+    "lower_error": "lower error ‖y − y*(x)‖",
+    "residual": "residual of the linear system",
+    "cosine": "cosine of the hypergradient to the true one",
+    "bias": "bias of the hypergradient",
+    "x_update": "update of x, relative",
+    "y_update": "update of y, relative",
+}
 MAXIMAL_POINTS = 200
 DIFFERENCES_IN_A_LABEL = 4
 # What decides where a run is computed and how often it is looked at, not what comes out.
-WITHOUT_EFFECT = ("seed", "data_dir", "checkpoint_every", "evaluate_every")
+WITHOUT_EFFECT = ("seed", "data_dir", "checkpoint_every", "evaluate_every", "monitor_every")
 OF_THE_ALGORITHM = ("algorithm", "warm_start", "decay", "snapshot_batch")
 SYMBOLS = {"settings.eps": "λ (eps)", "settings.lr": "learning rate (lr)"}
 
@@ -64,6 +72,16 @@ class Curve:
         series = [(record.points(axis, split, metric), record.finished) for record in self.records]
         return average([(points, done) for points, done in series if points], costs=axis != "epoch")
 
+    def measured(self, name: str) -> Band:
+        """What the monitor measured, against steps."""
+        series = [(points, record.finished) for record in self.records if (points := record.measured(name))]
+        return average(series, costs=False)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of the monitor, each with the seed of its run."""
+        return [f"Seed {shown(record.seed)}. {text}" for record in self.records for text in record.warnings]
+
     def ends(self, axis: str, split: str, metric: str) -> list[End]:
         stopped = [(record.points(axis, split, metric), record) for record in self.records if record.stopped]
         return [End(*points[-1], record) for points, record in stopped if points]
@@ -108,6 +126,11 @@ class Group:
     def machines(self) -> list[str]:
         return sorted({record.machine for record in self.records if record.machine})
 
+    @property
+    def monitored(self) -> dict[str, str]:
+        """What a monitor measured in any of the runs, by name and in words."""
+        return {name: text for name, text in MONITORED.items() if any(r.measured(name) for r in self.records)}
+
     def logarithmic(self, axis: str) -> bool:
         """Costs that differ by more than ten times between curves are easier to see on a logarithmic axis."""
         ends = [record.cost(axis) or 0.0 for curve in self.curves for record in curve.finished]
@@ -134,6 +157,8 @@ class Group:
             twice = [seed for seed, count in seeds.items() if count > 1]
             if twice:
                 notes.append(f"{curve.label} has more than one run with seed {', '.join(twice)}; all enter its mean.")
+            if curve.warnings:
+                notes.append(f"{curve.label}: the monitor warned. {curve.warnings[0]}")
         unlike = [
             key
             for key in differing([record.config for record in self.records])

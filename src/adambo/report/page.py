@@ -73,6 +73,7 @@ def group_data(group: Group) -> dict[str, Any]:
             curve_data(curve, group) | {"cells": [column.cell(curve)._asdict() for column in table]}
             for curve in group.curves
         ],
+        "monitored": group.monitored,
         "studies": [study_data(study, group) for study in group.studies()],
     }
 
@@ -88,6 +89,8 @@ def curve_data(curve: Curve, group: Group) -> dict[str, Any]:
         "panels": {
             f"{split} {axis}": panel_data(curve, axis, split, group.metric) for split in SPLITS for axis in AXES
         },
+        "measured": {name: measured_data(curve, name) for name in group.monitored},
+        "warnings": curve.warnings,
         "runs": [run_data(record, group.metric) for record in curve.records],
         "config": common(curve.records, "config"),
         "manifest": common(curve.records, "manifest"),
@@ -106,6 +109,18 @@ def panel_data(curve: Curve, axis: str, split: str, metric: str) -> dict[str, An
             {"x": rounded(end.x), "y": rounded(end.y), "what": f"seed {shown(end.record.seed)} {end.record.state}"}
             for end in curve.ends(axis, split, metric)
         ],
+    }
+
+
+def measured_data(curve: Curve, name: str) -> dict[str, Any]:
+    band = curve.measured(name)
+    return {
+        "x": [rounded(x) for x in band.x],
+        "mean": [rounded(y) for y in band.mean],
+        "spread": [None if s is None else rounded(s) for s in band.spread],
+        "count": band.seeds,
+        "seeds": [[[rounded(x), rounded(y)] for x, y in record.measured(name)] for record in curve.records],
+        "ends": [],
     }
 
 

@@ -29,6 +29,7 @@ class Record:
     state: str
     reason: str
     evaluations: list[dict[str, Any]]
+    measurements: list[dict[str, Any]]
 
     @classmethod
     def read(cls, run: RunFolder) -> Record:
@@ -49,6 +50,7 @@ class Record:
             state=state,
             reason=printable(status.get("reason") or ""),
             evaluations=run.evaluations,
+            measurements=run.measurements,
         )
 
     @property
@@ -89,6 +91,20 @@ class Record:
         """(axis, score) of every evaluation that has both, by axis; of two at one place, the later."""
         pairs = ((number(e.get(axis)), number(inside(e, split).get(metric))) for e in self.evaluations)
         return sorted({x: y for x, y in pairs if x is not None and y is not None}.items())
+
+    def measured(self, name: str) -> Points:
+        """(step, value) of every measurement of the monitor that has the value."""
+        pairs = ((number(m["step"]), number(m.get(name))) for m in self.measurements)
+        return [(step, value) for step, value in pairs if step is not None and value is not None]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the monitor warned of, in the order of the steps."""
+        given = ((m["step"], warning) for m in self.measurements for warning in m.get("warnings", ()))
+        return [
+            printable(f"Step {step}, {warning.get('name', 'a warning')}: {warning.get('message', '')}")
+            for step, warning in given
+        ]
 
     def last(self, split: str, metric: str) -> float | None:
         scores = self._scores(split, metric)

@@ -37,6 +37,11 @@ class Events:
                 self._writer.add_scalar(tag, value, evaluation["step"])
             self._writer.flush()
 
+    def measured(self, measurement: Mapping[str, Any]) -> None:
+        """Add one line of monitor.jsonl; its tags begin with "monitor/"."""
+        numbers = {name: value for name, value in measurement.items() if name != "step" and _is_number(value)}
+        self.evaluated({"step": measurement["step"], "monitor": numbers})
+
     def close(self) -> None:
         if self._writer is not None:
             with self._unharmed():
@@ -50,6 +55,10 @@ class Events:
         except Exception as error:
             self._writer = None
             self._say(f"There are no more events for TensorBoard: {type(error).__name__}: {error}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _scalars(evaluation: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -69,6 +69,14 @@ def evaluations(path: Path) -> list[dict[str, Any]]:
     return [_evaluation(line, f"{path}, line {number}") for number, line in enumerate(_text(path).splitlines(), 1)]
 
 
+def measurements(path: Path) -> list[dict[str, Any]]:
+    """The lines of a monitor.jsonl; none if there is no such file. A last line without an end was cut off."""
+    if not path.exists():
+        return []
+    whole = _text(path).rpartition("\n")[0].splitlines()
+    return [_measurement(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
+
+
 def is_step(value: Any) -> bool:
     """Whether it can be a number of steps."""
     return type(value) is int and 0 <= value <= _LARGEST_STEP
@@ -94,6 +102,16 @@ def _evaluation(line: str, where: str) -> dict[str, Any]:
         if not isinstance(scores, dict) or not all(map(_is_score, scores.values())):
             raise RunError(f"{where} is damaged: its {split} must be an object of scores, each a number or null.")
     return evaluation
+
+
+def _measurement(line: str, where: str) -> dict[str, Any]:
+    measurement = _parsed(line, where)
+    if not isinstance(measurement, dict) or not is_step(measurement.get("step")):
+        raise RunError(f"{where} is damaged: a measurement is a JSON object with a whole number as its step.")
+    given = measurement.get("warnings", [])
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise RunError(f"{where} is damaged: its warnings must be a list of objects.")
+    return measurement
 
 
 def _is_score(value: Any) -> bool:

@@ -37,16 +37,18 @@ class Plan:
         evaluate_every: Steps from one evaluation to the next; the first is before step 0, the last at the end.
         checkpoint_every: Steps from one checkpoint to the next; one more is written whenever the run stops.
         events: Write event files for TensorBoard.
+        monitor_every: Steps from one call of the workload's monitor to the next, the first before step 0; None: none.
     """
 
     budget: Budget
     evaluate_every: int
     checkpoint_every: int
     events: bool = True
+    monitor_every: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("evaluate_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
+        for name in ("evaluate_every", "checkpoint_every", "monitor_every"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: give a number of steps, 1 or more.")
 
 
@@ -138,6 +140,7 @@ class _Training:
                     self._save()
                 name = self.signals.received.name
                 return self._ended("interrupted", f"{name} came; the run can be resumed.", self.signals.received)
+            self._observe()
             end = self.plan.budget.reached(*self._spent())
             if end is not None or self.step % self.plan.evaluate_every == 0:
                 with self._clock_stopped():
@@ -159,6 +162,7 @@ class _Training:
         elif self.run.evaluations:
             self.progress.say("There is no checkpoint, so the run begins again.")
         self.run.truncate_after(self.evaluated)
+        self.run.truncate_measurements_after(self.step if found is not None else -1)
         self._set_status("running", "A process works on it.")
         if self.plan.events:
             purge_from = self.evaluated + 1 if begun_before else None
@@ -174,6 +178,20 @@ class _Training:
             self.workload.end_epoch(self.step // self.workload.steps_per_epoch - 1)
         if self.progress.due():
             self._show(self.loss.peek())
+
+    def _observe(self) -> None:
+        every = self.plan.monitor_every
+        if every is None or (self.step != 1 and (self.step + 1) % every > 1 % every):
+            return  # the monitor also looks at the first step, and at those before a measurement
+        with self._clock_stopped(), random_state_kept():
+            measurement = self.workload.observe()
+            if measurement is None:
+                return
+            self.run.record_measurement(measurement)
+            if self._events is not None:
+                self._events.measured(measurement)
+            for warning in measurement.get("warnings", ()):
+                self.progress.say(f"Warning at step {self.step}, {warning['name']}. {warning['message']}")
 
     def _evaluate(self) -> None:
         if self.evaluated == self.step:

@@ -3,6 +3,7 @@
 config.yaml      {"experiment": name, "preset": name, "config": {...}, "sources": {dotted key: where it comes from}}
 manifest.json    versions, commit, hardware, hashes of the data, command, date
 metrics.jsonl    one JSON object per evaluation
+monitor.jsonl    one JSON object per measurement of the monitor, if there is one
 status.json      {"state": "running", "reason": "...", "step": 40, "best": ...}
 events/          for TensorBoard
 checkpoints/     the newest two
@@ -28,7 +29,7 @@ from adambo.training.forms import STATES
 
 _CREATED = {"lock", "manifest.json", "status.json"}  # what an interrupted creation may leave
 _WITHOUT_EFFECT = (
-    *("epochs", "steps", "seconds", "oracle_calls", "evaluate_every", "checkpoint_every"),
+    *("epochs", "steps", "seconds", "oracle_calls", "evaluate_every", "checkpoint_every", "monitor_every"),
     *("data_dir", "device", "threads"),
 )
 
@@ -179,6 +180,32 @@ class RunFolder:
     def _write_evaluations(self, evaluations: list[dict[str, Any]]) -> None:
         lines = [json.dumps(evaluation, allow_nan=False) + "\n" for evaluation in evaluations]
         atomic.write_text(self.path / "metrics.jsonl", "".join(lines))
+
+    @property
+    def measurements(self) -> list[dict[str, Any]]:
+        """What the monitor measured, in the order of the steps; of two at one step, the later.
+
+        Raises:
+            RunError: At a damaged line.
+        """
+        found = {one["step"]: one for one in forms.measurements(self.path / "monitor.jsonl")}
+        return [found[step] for step in sorted(found)]
+
+    def record_measurement(self, measurement: Mapping[str, Any]) -> None:
+        """Add a line to monitor.jsonl. There may be many of them, so the file is not written anew."""
+        line = json.dumps(_finite(_plain(measurement)), allow_nan=False) + "\n"
+        try:
+            with open(self.path / "monitor.jsonl", "a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise RunError(f"{self.path / 'monitor.jsonl'} cannot be written: {atomic.reason(error)}.") from error
+
+    def truncate_measurements_after(self, step: int) -> None:
+        """Drop what was measured after `step`, and a line that was cut off: the run goes on from there."""
+        path = self.path / "monitor.jsonl"
+        if path.exists():
+            kept = [json.dumps(one, allow_nan=False) + "\n" for one in self.measurements if one["step"] <= step]
+            atomic.write_text(path, "".join(kept))
 
     @property
     def checkpoints(self) -> Path:

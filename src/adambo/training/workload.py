@@ -43,6 +43,12 @@ class Workload(Protocol):
         Nothing that the next steps depend on is changed, not even a random state.
         """
 
+    def observe(self) -> Mapping[str, Any] | None:
+        """What the monitor measured at this step, if one is due; called only where the plan says how often.
+
+        Nothing that the next steps depend on is changed. {"step": 40, "lower_error": 0.1, ..., "warnings": [...]}
+        """
+
     def oracles(self) -> Mapping[str, int]:
         """Oracle calls up to now, by kind."""
 

@@ -2,6 +2,7 @@
 // Elements, scales and the drawing of panels. Whatever comes from a run is set as text or as a number, never as markup.
 
 const AXES = { epoch: "epochs", seconds: "seconds of training", oracle_calls: "oracle calls" };
+const UNITS = { ...AXES, step: "steps" };
 const SPLITS = ["train", "test"];
 
 // ---- elements ----

@@ -10,10 +10,12 @@ let chosen = null; // the curve whose details are open: { view, index, opener }
 
 function experiment(group, number) {
   // What can change: which curves are hidden, which axes are logarithmic.
-  const view = { group, hidden: new Set(), log: { ...group.log }, panels: [], studies: [] };
+  const view = { group, hidden: new Set(), log: { ...group.log }, panels: [], measured: [], studies: [] };
   for (const split of SPLITS)
     for (const axis of Object.keys(AXES))
       view.panels.push({ split, axis, figure: captioned(`${split} ${group.metric}`, `against ${AXES[axis]}`) });
+  for (const [name, text] of Object.entries(group.monitored))
+    view.measured.push({ name, text, figure: captioned(text, "against steps") });
   for (const study of group.studies) {
     const lines = [["test", "● test"], ["train", "■ train"]].map(([split, text]) =>
       element("span", { class: `study-${split}` }, ` ${text}`));
@@ -25,7 +27,7 @@ function experiment(group, number) {
   view.section = element("section", { id: `experiment-${number}` },
     element("div", { class: "head" }, element("div", {}, element("h2", {}, group.experiment), summary), switches),
     ...group.notes.map((note) => element("p", { class: "note" }, note)),
-    entries, figures(view.panels), figures(view.studies), table(view));
+    entries, figures(view.panels), figures(view.measured), figures(view.studies), table(view));
   return view;
 }
 
@@ -46,6 +48,13 @@ function draw(view) {
       label: `${split} ${group.metric} against ${AXES[axis]}; the table has the numbers`,
     }, heights[split]);
     follow(view, panel, axis);
+  }
+  for (const { name, text, figure } of view.measured) {
+    const curves = shown.map((curve) => ({ ...curve, data: curve.measured[name] })).filter(({ data }) => data.x.length);
+    const edges = curves.flatMap(({ data: { mean, spread } }) =>
+      mean.flatMap((value, i) => [value - (spread[i] ?? 0), value + (spread[i] ?? 0)]));
+    const names = { log: false, name: UNITS.step, chance: null, label: `${text} against steps` };
+    follow(view, drawCurves(figure, curves, names, range(edges, 0.04)), "step");
   }
   for (const { study, figure } of view.studies) drawStudy(figure, study, group.metric);
   focus(view, null);
@@ -103,7 +112,7 @@ function tell(found, axis, event) {
   });
   readout.hidden = !rows.length && !found.ends.length;
   readout.replaceChildren(
-    element("div", {}, `at ${compact(found.at)} ${AXES[axis]}`),
+    element("div", {}, `at ${compact(found.at)} ${UNITS[axis]}`),
     element("table", {}, element("tbody", {}, ...lines)),
     ...found.ends.map((end) => element("div", { class: "failed" }, `✕ ${end}`)),
     more > 0 ? `and ${more} more` : "");
@@ -218,7 +227,7 @@ function sortKey({ label, runs, cells }, column) {
 
 function open(view, index, opener) {
   chosen = { view, index, opener };
-  const { label, style, state, reasons, config, runs, manifest } = view.group.curves[index];
+  const { label, style, state, reasons, warnings, config, runs, manifest } = view.group.curves[index];
   const { experiment: name, metric } = view.group;
   const cell = (text, kind = "") => element("td", { class: kind }, text);
   const row = (...cells) => element("tr", {}, ...cells);
@@ -235,7 +244,7 @@ function open(view, index, opener) {
     element("button", { class: "close", type: "button", "aria-label": "Close", onclick: shut }, "×"),
     element("h2", { id: "details-title", tabindex: "-1" }, swatch(style), element("span", {}, label)),
     element("p", { class: "summary" }, `${name} · ${state}`),
-    ...reasons.map((reason) => element("p", { class: "note" }, reason)),
+    ...[...reasons, ...warnings].map((reason) => element("p", { class: "note" }, reason)),
     ...part("Configuration", "config", ["setting", "value", "source"], config.map((line) => keyed(line, source(line)))),
     ...part("Runs", "runs", ["seed", "state", `last train / test ${metric}`, "folder"], runs.map(run)),
     ...part("Versions, hardware and data", "manifest", ["what", "value"], manifest.map((line) => keyed(line))));
