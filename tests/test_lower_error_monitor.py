@@ -282,14 +282,15 @@ def test_a_step_of_z_that_is_too_large(solver):
 def test_an_upper_step_that_is_too_large(solver):
     monitor = watched(solver(), 60)
     assert names(monitor)[0] == "UpperStepTooLarge"
-    assert monitor.warnings[0]["step"] == 10
+    assert monitor.warnings[0]["step"] <= 10
     assert "Lower lr" in monitor.warnings[0]["message"]
 
 
-@pytest.mark.parametrize(("distance", "lr"), [(0.2, 0.8), (1.0, 0.8), (2.0, 0.8)])
-def test_an_upper_smoothness_that_explodes(distance, lr):
-    solver = StocBiO(UnboundedSmooth(distance=distance).problem(), lr=lr, lower_lr=0.4, lower_steps=5)
-    monitor = watched(solver, 100, every=1)
+@pytest.mark.parametrize("every", [1, 10, 50])
+@pytest.mark.parametrize("distance", [0.2, 1.0, 2.0])
+def test_an_upper_smoothness_that_explodes(distance, every):
+    solver = StocBiO(UnboundedSmooth(distance=distance).problem(), lr=0.8, lower_lr=0.4, lower_steps=5)
+    monitor = watched(solver, 100, every=every)
     assert solver.steps < 20  # it is over by then
     assert names(monitor)[-1] == "UpperSmoothnessExplodes"
     assert set(names(monitor)) <= {"UpperStepTooLarge", "UpperSmoothnessExplodes"}
@@ -364,7 +365,8 @@ def test_a_healthy_run_gives_no_warning(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error", MonitorWarning)
         monitor = watched(solver, 150, reference, draw or (lambda t: EVERYTHING))
-    assert len(monitor.records()) == 16
+    assert set(range(0, 151, 10)) <= {record["step"] for record in monitor.records()}
+    assert len(monitor.records()) <= 20  # few steps call for a measurement of their own
     assert monitor.warnings == []
 
 
@@ -375,7 +377,7 @@ def test_the_embedded_experiments_give_no_warning(name):
     for number in range(20):
         workload.observe()
         workload.step(number)
-    assert len(workload.monitor.records()) == 4
+    assert {0, 5, 10, 15} <= {record["step"] for record in workload.monitor.records()}
     assert workload.monitor.warnings == []
 
 

@@ -27,6 +27,7 @@ from adambo.point import Point
 from adambo.vectors import Vector, added, clones, dot, norm
 
 MARKS = 4  # earlier places of y*(x) that are kept within the window
+SURGE = 1.5  # a step's own hypergradient, in largest ones so far, that calls for a measurement at once
 T = TypeVar("T")
 
 
@@ -51,7 +52,9 @@ class LowerErrorMonitor:
     Args:
         solver: What is watched.
         reference: One upper batch and a cross (or lower) batch, which serves every lower role.
-        every: Steps from one measurement to the next. The first is at the first call of `observe`, whenever it is.
+        every: Steps from one measurement to the next. The first is at the first call of `observe`, whenever it is. A
+            step whose own hypergradient is half as large again as any before is measured too: failures can take
+            fewer steps than `every` (on a CPU, where a copy of x is kept for it; a GPU would have to be waited for).
         solve_lower: Look for y*(x) to `tolerance`; otherwise by one Newton step, which is right to first order.
         tolerance: Of linear systems, relative, and of y*(x).
         most_products: Hessian products for one linear system, at most.
@@ -90,7 +93,7 @@ class LowerErrorMonitor:
         *,
         every: int = 10,
         solve_lower: bool = False,
-        tolerance: float = 1e-6,
+        tolerance: float = 1e-3,
         most_products: int = 100,
         seed: int = 0,
         ledger: Ledger | None = None,
@@ -101,7 +104,7 @@ class LowerErrorMonitor:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SettingError(f"{name}={value!r}: give a whole number, 1 or more.")
         if not isinstance(tolerance, float) or not 0 < tolerance < 1:
-            raise SettingError(f"tolerance={tolerance!r} is relative: give a number between 0 and 1, such as 1e-6.")
+            raise SettingError(f"tolerance={tolerance!r} is relative: give a number between 0 and 1, such as 1e-3.")
         self.solver, self.every, self.seed, self.warn = solver, every, seed, warn
         self.reference = reference_of(reference, solver)
         self.ledger = Ledger() if ledger is None else ledger
@@ -111,6 +114,7 @@ class LowerErrorMonitor:
         self._due: dict[str, int] = {}  # by kind of warning, the step at which there was last reason for it
         self._x_step: float | None = None
         self._first_gradient_norm: float | None = None
+        self._largest_gradient_norm = 0.0
         self._marks: list[tuple[int, float, Vector]] = []  # step, lower error and y*(x)
         self._last: tuple[Vector, Vector] | None = None  # x and ∇Φ of the last measurement
         self._before: tuple[int, Vector, Vector] | None = None  # step, x and y: one step before a measurement
@@ -126,11 +130,13 @@ class LowerErrorMonitor:
         record = None
         if self._first_gradient_norm is None and step > 0:
             self._first_gradient_norm = self._gradient_norm()
-        if step != seen and (seen is None or step % self.every == 0):
+        on_host = self.solver.problem.device.type == "cpu"
+        surges = on_host and self._surges()
+        if step != seen and (seen is None or step % self.every == 0 or surges):
             record = self._attempt(self._measured)
             self._records.append(record)
             self._judge(record)
-        if (step + 1) % self.every == 0:
+        if on_host or (step + 1) % self.every == 0:
             self._before = (step, clones(self.solver.problem.x), self._rows())
         return record
 
@@ -147,7 +153,7 @@ class LowerErrorMonitor:
             "marks": [{"step": step, "error": error, "y": clones(y)} for step, error, y in self._marks],
             "last": None if self._last is None else [clones(part) for part in self._last],
             "before": None if self._before is None else [self._before[0], *map(clones, self._before[1:])],
-            "first_gradient_norm": self._first_gradient_norm,
+            "gradient_norms": [self._first_gradient_norm, self._largest_gradient_norm],
             "ledger": self.ledger.as_dict(),
         }
 
@@ -157,11 +163,11 @@ class LowerErrorMonitor:
         Raises:
             StateError: If it is not that of a monitor.
         """
-        names = {"records", "warnings", "due", "marks", "last", "before", "first_gradient_norm", "ledger"}
+        names = {"records", "warnings", "due", "marks", "last", "before", "gradient_norms", "ledger"}
         if set(state) != names:
             raise StateError(f"The state of a LowerErrorMonitor has {sorted(names)}, but {sorted(state)} were given.")
         self.ledger.load(state["ledger"])
-        self._first_gradient_norm = state["first_gradient_norm"]
+        self._first_gradient_norm, self._largest_gradient_norm = state["gradient_norms"]
         self._records = [MonitorRecord(**record) for record in state["records"]]
         self.warnings = [dict(warning) for warning in state["warnings"]]
         self._due = dict(state["due"])
@@ -254,6 +260,11 @@ class LowerErrorMonitor:
             first_gradient_norm=self._first_gradient_norm,
             x_step=self._x_step,
         )
+
+    def _surges(self) -> bool:
+        now, before = self._gradient_norm() or 0.0, self._largest_gradient_norm
+        self._largest_gradient_norm = max(now, before)
+        return before > 0 and now >= SURGE * before
 
     def _gradient_norm(self) -> float | None:
         gradients = [p.grad for p in self.solver.problem.x if p.grad is not None]
