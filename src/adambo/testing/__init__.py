@@ -19,7 +19,7 @@ from adambo.testing.known_problem import KnownProblem, divided, flat, normal, sp
 from adambo.testing.quadratic import AtRest, Quadratic, StochasticQuadratic
 from adambo.testing.softmax_head import RidgeSoftmaxHead
 from adambo.testing.task_quadratics import TaskQuadratics
-from adambo.testing.unbounded_smooth import UnboundedSmooth
+from adambo.testing.unbounded_smooth import StochasticUnboundedSmooth, UnboundedSmooth
 
 __all__ = [
     "AUC",
@@ -29,6 +29,7 @@ __all__ = [
     "Quadratic",
     "RidgeSoftmaxHead",
     "StochasticQuadratic",
+    "StochasticUnboundedSmooth",
     "TaskQuadratics",
     "UnboundedSmooth",
     "divided",

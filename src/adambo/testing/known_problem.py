@@ -117,3 +117,13 @@ def spd(size: int, smallest: float, largest: float, generator: torch.Generator) 
 def normal(*shape: int, generator: torch.Generator) -> Tensor:
     """Standard normal numbers in float64."""
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def centred(values: Tensor) -> Tensor:
+    """`values` less their mean along the first axis: deviations of samples whose mean is the population."""
+    return values - values.mean(dim=0)
+
+
+def mean_of(values: Tensor, batch: int | list[int]) -> Tensor:
+    """The mean over a batch of samples, which are lines of `values`; one sample may be named by its number."""
+    return values[batch] if isinstance(batch, int) else values[batch].mean(dim=0)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adambo.testing.known_problem import KnownProblem, normal, spd, two_tensors
+from adambo.testing.known_problem import KnownProblem, centred, mean_of, normal, spd, two_tensors
 
 
 class Quadratic(KnownProblem):
@@ -111,22 +111,22 @@ class StochasticQuadratic(Quadratic):
         generator = torch.Generator().manual_seed(seed + 1)
         self.samples = samples
         bends = normal(samples, dy, dy, generator=generator)
-        bends = _centred(bends + bends.mT)
+        bends = centred(bends + bends.mT)
         bends *= noise * mu / torch.linalg.matrix_norm(bends, ord=2).max().clamp_min(1e-300)
         self.A_i = self.A + bends
-        self.N_i = noise * _centred(normal(samples, dy, dx, generator=generator)) / dx**0.5
-        self.b_i, self.d_i = (noise * _centred(normal(samples, dy, generator=generator)) for _ in range(2))
-        self.e_i = noise * _centred(normal(samples, dx, generator=generator))
+        self.N_i = noise * centred(normal(samples, dy, dx, generator=generator)) / dx**0.5
+        self.b_i, self.d_i = (noise * centred(normal(samples, dy, generator=generator)) for _ in range(2))
+        self.e_i = noise * centred(normal(samples, dx, generator=generator))
 
     def upper(self, x: Tensor, y: Tensor, batch: Any = None) -> Tensor:
         f = super().upper(x, y)
-        return f if batch is None else f + y.dot(_mean(self.d_i, batch)) + x.dot(_mean(self.e_i, batch))
+        return f if batch is None else f + y.dot(mean_of(self.d_i, batch)) + x.dot(mean_of(self.e_i, batch))
 
     def lower(self, x: Tensor, y: Tensor, batch: Any = None) -> Tensor:
         if batch is None:
             return super().lower(x, y)
-        slope = _mean(self.b_i, batch) + _mean(self.N_i, batch) @ x
-        return _form(_mean(self.A_i, batch), y - self.y_star(x)) / 2 + y.dot(slope)
+        slope = mean_of(self.b_i, batch) + mean_of(self.N_i, batch) @ x
+        return _form(mean_of(self.A_i, batch), y - self.y_star(x)) / 2 + y.dot(slope)
 
     def batch(self, generator: torch.Generator) -> list[int]:
         """One sample, as a source for `adambo.draws`; every call gives a new object."""
@@ -151,14 +151,6 @@ class AtRest(Quadratic):
             vector.zero_()
 
 
-def _centred(values: Tensor) -> Tensor:
-    return values - values.mean(dim=0)
-
-
 def _form(matrix: Tensor, v: Tensor) -> Tensor:
     """vᵀ matrix v"""
     return v.dot(torch.mv(matrix, v))
-
-
-def _mean(values: Tensor, batch: int | list[int]) -> Tensor:
-    return values[batch] if isinstance(batch, int) else values[batch].mean(dim=0)
