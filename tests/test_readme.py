@@ -55,7 +55,16 @@ def test_the_code_of_the_page_on_experiments_runs(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "mine" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/experiments.md", "docs/speed.md", "CONTRIBUTING.md"])
+def test_the_code_of_the_page_on_theory_runs():
+    found = run("docs/theory/README.md")
+    assert found["asked"].T > 10**20
+    assert found["monitor"].records()
+
+
+PAGES = ["README.md", "docs/experiments.md", "docs/speed.md", "docs/theory/README.md", "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_pages_link_to_files_that_are_there(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]

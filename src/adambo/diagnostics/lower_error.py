@@ -9,7 +9,14 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from adambo.algorithms.base import Algorithm
-from adambo.diagnostics.monitor_warnings import WINDOW, Earlier, MonitorRecord, Rates, due_warnings
+from adambo.diagnostics.monitor_warnings import (
+    WINDOW,
+    Earlier,
+    LowerLevelDoesNotTrack,
+    MonitorRecord,
+    Rates,
+    due_warnings,
+)
 from adambo.diagnostics.true_hypergradient import (
     Accuracy,
     exact_hypergradient,
@@ -238,8 +245,9 @@ class LowerErrorMonitor:
             for step, error, y in self._marks
             if step < record.step
         ]
-        found = due_warnings(record, first, earlier, self._rates())
-        for kind, message in found:
+        for kind, message in due_warnings(record, first, earlier, self._rates()):
+            if kind is LowerLevelDoesNotTrack and record.step % self.every != 0:
+                continue  # a lower level takes its time to fall behind, and a surge may be of one batch
             quiet_since = self._due.get(kind.__name__)
             self._due[kind.__name__] = record.step
             if quiet_since is None or record.step - quiet_since > self._window:
