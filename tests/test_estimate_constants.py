@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 import adambo
 from adambo import Draw, EncoderHeadProblem, Ledger, NonFiniteError, Problem, SampleError, SettingError
 from adambo.diagnostics import Estimate, estimate_constants
+from adambo.diagnostics.noise import Samples, largest
+from adambo.diagnostics.sampled_hessian import SampledHessian
 from adambo.testing import AUC, Quadratic, RidgeSoftmaxHead, StochasticQuadratic, TaskQuadratics, normal
 from adambo.theory import ProblemConstants
 
@@ -199,14 +201,118 @@ def test_intervals_hold_the_truth_about_as_often_as_they_promise():
     assert held["l_f0"] >= 88
 
 
+def matrices(eigenvalues, draws, noise, seed):
+    """g = ½ (y − x)ᵀ (diag + N_k) (y − x) with symmetric normal N_k, one per draw."""
+    n = len(eigenvalues)
+    N = normal(draws, n, n, generator=torch.Generator().manual_seed(seed))
+    H = eigenvalues.diag() + noise * (N + N.mT) / math.sqrt(2)
+    x, y = torch.ones(1, dtype=torch.float64, requires_grad=True), torch.zeros(n, dtype=torch.float64)
+    y.requires_grad_()
+    return Problem(lambda k: (y - 1).square().sum() + x.sum(), lambda k: (y - x) @ H[k] @ (y - x) / 2, x, y)
+
+
+@pytest.mark.parametrize("draws", [4, 12])
+def test_intervals_hold_the_ends_of_a_spectrum_where_many_eigenvalues_are_near_them(draws):
+    """As a ridge makes it. Noise pushes eigenvalues apart, so that every value is beyond the truth."""
+    eigenvalues = torch.cat([torch.ones(8), torch.full((8,), 4.0)]).double()
+    held = {"mu": 0, "l_g1": 0}
+    for seed in range(12):
+        problem = matrices(eigenvalues, draws, 0.1, seed)
+        found = estimate_constants(problem, [draw_of(k) for k in range(draws)], probes=1)
+        assert found.mu.value < 1.0
+        assert found.l_g1.value > 4.0
+        held["mu"] += found.mu.low <= 1.0 <= found.mu.high
+        held["l_g1"] += found.l_g1.low <= 4.0 <= found.l_g1.high
+    assert min(held.values()) >= 11
+    assert "too small on average" in found.mu.note
+    assert "too large on average" in found.l_g1.note
+
+
+def test_flipped_signs_make_the_deviations_from_the_mean_task_by_task():
+    known = TaskQuadratics(count=3, dy=2)
+    scales = [1.0, 2.0, 4.0, 9.0]
+    batches = [[0, 1], [0], [1, 0], [2]]
+    x, y = known.parameters()
+    points = []
+    for scale, batch in zip(scales, batches, strict=True):
+        problem = Problem(
+            lambda b: x[0].sum(), lambda b, s=scale: s * y[0][b].square().sum() / 2, x, [y[0]], tasks=lambda b: b
+        )
+        points.append(problem.at(Draw(lower=(batch,), hessian=(batch,))))
+    hessian = SampledHessian(points)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    found = hessian.flipped(signs.tolist(), torch.ones_like(hessian.like))[:, 0]
+    for task, draws in enumerate(([0, 1, 2], [0, 2], [3])):
+        own, count = torch.tensor([scales[k] for k in draws], dtype=torch.float64), len(draws)
+        truth = float((signs[draws] * (own - own.mean())).sum()) / count * math.sqrt(count / max(1, count - 1))
+        assert float(found[task]) == pytest.approx(truth, abs=1e-9)
+
+
+def test_the_norm_has_room_for_what_few_products_do_not_see():
+    found = estimate_constants(
+        quadratic(torch.linspace(1, 1e-2, 300, dtype=torch.float64)), [draw_of(0)], max_products=20
+    )
+    assert found.l_g1.value < 0.9999 < 1.0 <= found.l_g1.high
+    assert found.l_g1.low <= found.l_g1.value
+
+
+@pytest.mark.parametrize("draws", [2, 3, 5, 12])
+def test_the_error_of_a_mean_of_few_normal_numbers_is_exceeded_about_once_in_twenty(draws):
+    numbers = normal(400, draws, 1, generator=torch.Generator().manual_seed(draws))
+    held = sum(abs(float(s.mean)) <= s.error_of_mean() for s in map(Samples, numbers))
+    assert 0.9 * 400 <= held <= 0.99 * 400
+
+
+@pytest.mark.parametrize(("size", "sigma"), [(1, 2.0), (2, 2.0), (5, 2.535)])
+@pytest.mark.parametrize("draws", [3, 20])
+def test_the_interval_of_sub_gaussian_noise_holds_the_constant_of_a_normal_one(draws, size, sigma):
+    """Pr(‖noise‖ ≥ s) ≤ 2 exp(−2s²/σ²): in one and two dimensions σ = 2 by the tail, in five by s = 2.3."""
+    numbers = normal(100, draws, size, generator=torch.Generator().manual_seed(draws))
+    found = [Samples(vectors).sub_gaussian() for vectors in numbers]
+    assert sum(e.low <= sigma <= e.high for e in found) >= 93
+    assert all(e.low <= e.value <= e.high for e in found)
+    tiny = Samples(1e-100 * numbers[0]).sub_gaussian()
+    assert tiny.high == pytest.approx(1e-100 * found[0].high)
+
+
+def test_the_upper_end_of_a_bound_is_exceeded_once_in_a_thousand_by_sub_gaussian_noise():
+    samples = Samples(normal(30, 2, generator=torch.Generator().manual_seed(0)))
+    sigma = samples.sub_gaussian().value * math.sqrt(30 / 29)
+    assert 2 * math.exp(-2 * samples.bound().high ** 2 / sigma**2) == pytest.approx(1e-3)
+
+
+def test_the_largest_of_several_estimates_has_no_end_below_theirs():
+    wide, sure, unseen = Estimate(2.0, 0.1, 2.1, "wide"), Estimate(1.9, 1.8, 9.0), Estimate(math.nan, 0.0, math.inf)
+    assert largest([unseen, sure, wide]) == Estimate(2.0, 1.8, 9.0, "wide")
+    assert math.isnan(largest([unseen, unseen]).value)
+
+
+def test_the_noise_of_the_hessian_is_as_uncertain_as_the_mean_that_it_is_measured_from():
+    """Ten draws with ±D alternating: every deviation is ‖D‖, and their mean may be off by ‖D‖/√9."""
+    x, y = (torch.ones(k, dtype=torch.float64, requires_grad=True) for k in (1, 4))
+    problem = Problem(
+        lambda k: (x * y.sum()).sum(), lambda k: 5 * y.square().sum() + (-1) ** k * y[0].square() / 2, x, y
+    )
+    found = estimate_constants(problem, [draw_of(k) for k in range(10)]).sigma_g2
+    assert found.value == pytest.approx(1.0)
+    assert found.low == pytest.approx(2 / 3)
+
+
+def test_how_far_the_lower_optimum_may_be_is_told():
+    problem = quadratic(torch.full((5,), 0.25, dtype=torch.float64))  # y* = (1, …, 1), and y = 0
+    assert "within 2.2 of here" in estimate_constants(problem, [draw_of(0)]).l_f0.note  # √5
+
+
 def test_more_draws_make_intervals_shorter():
     known = StochasticQuadratic(samples=200, noise=0.5)
 
     def widths(count):
         found = estimate_constants(known.problem(), [draw_of(k) for k in range(count)])
-        return [e.high - e.low for e in (found.mu, found.l_f0, found.sigma_g1)]
+        return [e.high - e.low for e in (found.mu, found.l_g1, found.l_f0)], found.sigma_g1.high - found.sigma_g1.low
 
-    assert all(many < few / 2 for many, few in zip(widths(200), widths(10), strict=True))
+    (many, of_noise), (few, of_few) = widths(200), widths(10)
+    assert all(a < b / 2 for a, b in zip(many, few, strict=True))
+    assert of_noise < of_few
 
 
 def test_one_draw_shows_no_noise_and_says_so():
@@ -292,8 +398,8 @@ def test_a_loss_that_uses_a_whole_table_is_measured_all_the_same(caplog):
 def test_oracle_calls_are_counted():
     known, ledger = StochasticQuadratic(dy=4, samples=3), Ledger(grad_y_g=5)
     found = estimate_constants(known.problem(), [draw_of(k) for k in range(3)], ledger=ledger, probes=2)
-    mean, ritz, deviations = 3 * 4, 2 * 3, 3 * 3 * 4  # 4 products each: the dimension
-    assert ledger.curvature_vector == found.products == mean + ritz + deviations
+    mean, ritz, deviations, flips = 3 * 4, 2 * 3, 3 * 3 * 4, 3 * 3 * 4  # 4 products each: the dimension
+    assert ledger.curvature_vector == found.products == mean + ritz + deviations + flips
     assert (ledger.grad_x_f, ledger.grad_y_f, ledger.grad_y_g) == (3, 3, 5 + 3)
     assert ledger.cross_vector == 2 * 3 * 2
     assert (ledger.hessian_vector, ledger.grad_x_g) == (0, 0)
@@ -411,7 +517,11 @@ def test_misuse_is_explained():
         estimate_constants(problem, [Draw(upper=(0,))])
     with pytest.raises(SampleError, match="found 1"):
         estimate_constants(problem, [draw_of(0)], count=2)
-    for wrong in ({"count": 0}, {"probes": 0}, {"max_products": -1}, {"probes": 2.5}, {"tolerance": 0.0}):
+    wrong_settings = [
+        *({"count": 0}, {"probes": 0}, {"max_products": -1}, {"probes": 2.5}, {"tolerance": 0.0}, {"tolerance": "a"}),
+        *({"tolerance": None}, {"seed": 1.5}, {"seed": "a"}, {"seed": True}, {"ledger": 3}),
+    ]
+    for wrong in wrong_settings:
         with pytest.raises(SettingError, match=next(iter(wrong))):
             estimate_constants(problem, [draw_of(0)], **wrong)
     problem.processes.active = True

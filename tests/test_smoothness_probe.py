@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ import adambo
 from adambo import Draw, Problem
 from adambo.data.sequences import Sequences
 from adambo.diagnostics import SmoothnessFit, SmoothnessProbe, SmoothnessRecord, fit_smoothness
-from adambo.diagnostics.line import fitted_lines, upper_line
+from adambo.diagnostics.line import fitted_lines, resampled, upper_line
+from adambo.diagnostics.place import coarsest_rounding, parameter_rounding
 from adambo.errors import NonFiniteError, SampleError, SettingError, StateError
 from adambo.inverse.neumann import SAFETY
 from adambo.models.recurrent import SentenceRNN
@@ -208,8 +210,11 @@ def test_steep_directions_that_end_first_look_like_growth_and_refinements_see_th
             x.sub_(0.009 * scale * x)
         walking.measure()
         here.measure_here(refinements=12)
-    assert walking.fit().verdict == "grows with the gradient norm"  # which a quadratic does not: its docstring says so
+    assert walking.fit().verdict == "grows with the gradient norm"  # which a quadratic does not, as it goes on to say:
+    assert "steep directions first looks the same" in str(walking.fit())
+    assert "measure_here(refinements=10) settles it" in str(walking.fit())
     assert here.fit().verdict == "bounded"
+    assert (walking.fit().refinements, here.fit().refinements) == (0, 12)
     assert pytest.approx(100.0, rel=1e-2) == here.fit().L0
 
 
@@ -299,6 +304,40 @@ def test_a_change_that_rounding_hides_is_left_out():
     assert [r["resolved"] for r in probe.records()] == [False, True] * 10
     fit = probe.fit()
     assert (fit.n, fit.left_out) == (10, 10)
+
+
+def test_rounding_is_seen_where_a_gradient_is_a_sum_that_cancels():
+    """Least squares in float32, down to the optimum: there a gradient is all rounding, however small its norm."""
+    generator = torch.Generator().manual_seed(0)
+    A, b = torch.randn(2000, 8, generator=generator), torch.randn(2000, generator=generator)
+    x, y = torch.full((8,), 3.0, requires_grad=True), torch.zeros(1, requires_grad=True)
+    problem = Problem(
+        lambda _: (A @ x - b).square().mean() / 2 + 0 * y.sum(), lambda _: (y - x.sum()).square().sum(), x, y
+    )
+    probe = SmoothnessProbe(problem, ONE, of=("grad_x_f",))
+    before = None
+    while before is None or not torch.equal(x, before):
+        if before is not None:
+            probe.measure()
+        probe.visit()
+        before = x.detach().clone()
+        (slope,) = torch.autograd.grad(problem.upper(None), x)
+        with torch.no_grad():
+            x.sub_(0.15 * slope)
+    smallest, *_, biggest = torch.linalg.eigvalsh((A.T @ A / 2000).double()).tolist()
+    clear = [r["smoothness"] for r in probe.records() if r["resolved"]]
+    hidden = [r["smoothness"] for r in probe.records() if not r["resolved"]]
+    assert min(len(clear), len(hidden)) >= 10
+    assert all(0.9 * smallest <= s <= 1.1 * biggest for s in clear)
+    assert max(hidden) > 1.5 * biggest
+
+
+def test_autocast_rounds_more_than_parameters_do():
+    problem = scalar_problem(torch.exp)
+    assert coarsest_rounding(problem) == parameter_rounding(problem) == torch.finfo(torch.float64).eps
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert coarsest_rounding(problem) == torch.finfo(torch.bfloat16).eps
+        assert parameter_rounding(problem) == torch.finfo(torch.float64).eps
 
 
 # Networks
@@ -394,7 +433,7 @@ def test_oracle_calls_are_counted_where_the_caller_says():
         problem.x[0].add_(1.0)
     probe.measure(points=2)
     assert ledger.as_dict() == {
-        "grad_x_f": 3, "grad_y_f": 3, "grad_x_g": 0, "grad_y_g": 0, "hessian_vector": 30, "cross_vector": 3,
+        "grad_x_f": 4, "grad_y_f": 4, "grad_x_g": 0, "grad_y_g": 0, "hessian_vector": 40, "cross_vector": 4,
         "curvature_vector": 0, "samples": 3,
     }  # fmt: skip
 
@@ -448,6 +487,70 @@ def test_scatter_alone_is_bounded_and_a_small_range_cannot_be_told():
     assert noisy.verdict == "cannot be told"
 
 
+def test_growth_by_less_than_two_is_bounded_and_by_more_is_growth():
+    low, high = fit_smoothness(line_of_records()).norms
+    for growth, verdict in ((1.75, "bounded"), (1.95, "bounded"), (2.05, "grows with the gradient norm")):
+        fit = fit_smoothness(line_of_records(L0=1.0, L1=(growth - 1) / (high - growth * low)))
+        assert fit.growth == pytest.approx(growth)
+        assert fit.verdict == verdict
+
+
+def test_gradient_norms_have_to_span_a_factor_of_three():
+    narrow, wide = (fit_smoothness(line_of_records(0.0, 1.0, smallest=0.0, largest=end)) for end in (0.47, 0.6))
+    assert narrow.growth == pytest.approx(narrow.norms[1] / narrow.norms[0])
+    assert 2.2 < narrow.growth < 3 < wide.growth
+    assert narrow.verdict == "cannot be told"
+    assert wide.verdict == "grows with the gradient norm"
+
+
+def test_growth_that_refinements_confirm_has_no_caveat():
+    records = line_of_records()
+    assert "settles it" in str(fit_smoothness(records))
+    for refinements, settled in ((9, False), (10, True)):
+        refined = [replace(record, refinements=refinements) for record in records]
+        assert fit_smoothness(refined).verdict == "grows with the gradient norm"
+        assert (fit_smoothness(refined).caveat == "") is settled
+    mixed = [replace(record, refinements=10 * (record.step % 2)) for record in records]
+    assert "settles it" in str(fit_smoothness(mixed))
+
+
+def test_points_that_resemble_their_neighbours_make_intervals_wider():
+    """The same points in two orders: with errors of one sign in runs of eight, and with errors that alternate."""
+    points = line_of_records(n=64, smallest=0.0, largest=1.0)
+    signs = [1.0 if t % 16 < 8 else -1.0 for t in range(64)]
+    runs = [replace(p, smoothness=p.smoothness + s) for p, s in zip(points, signs, strict=True)]
+    order = [t for pair in zip(*(range(start, 64, 16) for start in range(16)), strict=True) for t in pair]
+    mixed = [runs[t] for t in sorted(order, key=lambda t: (t % 8, t))]
+    width = [fit.L0_interval[1] - fit.L0_interval[0] for fit in (fit_smoothness(runs), fit_smoothness(mixed))]
+    assert width[0] > 1.4 * width[1]
+    chosen = next(iter(resampled(64, seed=0)))
+    assert ((chosen[:, 1::4] - chosen[:, ::4]) % 64 == 1).all()
+
+
+def test_a_line_that_begins_at_zero_grows_without_bound_and_not_by_nan():
+    at_rest = [SmoothnessRecord(t, "grad_x_f", 0.0, 0.0, 1e-3, True) for t in range(3)]
+    straight = [SmoothnessRecord(t, "grad_x_f", float(t), float(t), 1e-3, True) for t in range(1, 20)]
+    fit = fit_smoothness([*at_rest, *straight])
+    assert fit.growth_interval == (math.inf, math.inf)
+    assert fit.verdict == "grows with the gradient norm"
+    assert pytest.approx(1.0) == fit.L1
+    flat = fit_smoothness([replace(record, gradient_norm=1.0) for record in at_rest * 3])
+    assert (flat.growth, flat.L0, flat.L1, flat.verdict) == (1.0, 0.0, 0.0, "cannot be told")
+
+
+def test_records_that_are_no_finite_numbers_are_refused():
+    for wrong in (math.nan, math.inf, -1.0, "a"):
+        for name in ("gradient_norm", "smoothness", "distance"):
+            with pytest.raises(SettingError, match="not finite"):
+                fit_smoothness([replace(record, **{name: wrong}) for record in line_of_records()])
+    apart = [
+        replace(r, gradient_norm=10.0 ** (30 * k), smoothness=10.0 ** (30 * k))
+        for k, r in enumerate(line_of_records(n=10))
+    ]
+    with pytest.raises(SampleError, match="too far apart"):
+        fit_smoothness(apart)
+
+
 def test_the_verdict_says_when_steps_were_too_long_for_the_inequality():
     records = [SmoothnessRecord(r.step, r.of, r.gradient_norm, r.smoothness, 5.0, True) for r in line_of_records()]
     assert "exceed 1/L1 = 2" in str(fit_smoothness(records))
@@ -458,6 +561,11 @@ def test_records_are_plain_data_and_can_be_fitted_when_read_again():
     probe = walked(scalar_problem(torch.exp), [0.1 * k for k in range(30)])
     read = json.loads(json.dumps(probe.records()))
     assert fit_smoothness(read) == probe.fit()
+    for record in read:
+        del record["refinements"]  # as in records of before it was one of their names
+    assert fit_smoothness(read) == probe.fit()
+    with pytest.raises(SettingError, match="A smoothness record has step"):
+        fit_smoothness([{"step": 1}])
     plain = json.loads(json.dumps(probe.fit().as_dict()))
     assert plain["L1"] == probe.fit().L1
     assert "resamples" not in plain
@@ -478,6 +586,7 @@ def test_the_figure_is_a_png_with_points_lines_and_the_verdict(tmp_path, monkeyp
     assert (tmp_path / "smoothness.png").read_bytes().startswith(b"\x89PNG")
     place = drawn[0].axes[0]
     assert (place.get_xscale(), place.get_yscale()) == ("log", "log")
+    assert place.get_title(loc="left").endswith("grows with the gradient norm along the directions taken")
     assert fit.verdict in place.get_title(loc="left")
     assert "norm of ∇x f" in place.get_xlabel()
     (points,) = [c for c in place.collections if len(c.get_offsets()) == 38]  # at x = 0 the gradient is zero
@@ -512,8 +621,9 @@ def test_misuse_is_refused_with_a_sentence():
         probe.fit()
     with pytest.raises(SettingError, match="points=0"):
         probe.measure(points=0)
-    with pytest.raises(SettingError, match="lengths="):
-        probe.measure_here(lengths=(0.0,))
+    for lengths in ((0.0,), (), 5.0, ["a"], "1"):
+        with pytest.raises(SettingError, match="lengths="):
+            probe.measure_here(lengths=lengths)
     with pytest.raises(SettingError, match="changes no parameter"):
         probe.measure_here(lengths=(1e-300,))
     with pytest.raises(SettingError, match="not a gradient that is measured"):
@@ -528,6 +638,8 @@ def test_misuse_is_refused_with_a_sentence():
         SmoothnessProbe(problem, of="grad_x_f")
     with pytest.raises(SettingError, match="a solver or a problem"):
         SmoothnessProbe(nn.Linear(2, 2))
+    with pytest.raises(SettingError, match=r"seed=1\.5"):
+        SmoothnessProbe(problem, seed=1.5)
     assert probe.records() == []
 
 

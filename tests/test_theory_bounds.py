@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_theory_constants import WORKED, few
 
 import adambo
+import adambo.theory.lower_error
 from adambo.testing.known_problem import spd
 from adambo.theory import (
     LowerLevel,
@@ -455,6 +456,12 @@ def test_bounds_say_which_condition_fails():
         uniform_error_bound(level, 1.0, L=1.0, C_u0=1.0, steps=10, delta=0.1)
     with pytest.raises(adambo.SettingError, match=r"L=1\.0 is exceeded by a recorded smoothness of 1\.5"):
         recursion_error_bound(level, 1.0, [0.0, 0.0], [1.0, 1.5], 0.1, L=1.0)
+    for bound, share in ((contraction_error_bound, 0.25), (recursion_error_bound, 1.0)):
+        bound(coupled(share), 1.0, [0.0], [1.0], 0.1, L=1.0)
+        with pytest.raises(adambo.SettingError, match="K L² ="):
+            bound(coupled(1.01 * share), 1.0, [0.0], [1.0], 0.1, L=1.0)
+    with pytest.raises(adambo.SettingError, match="K L² = inf exceeds"):
+        recursion_error_bound(coupled(0.25), 1.0, [0.0], [1.0], 0.1, L=1e200)
     with pytest.raises(adambo.SettingError, match=r"gamma=0\.3, above 1/\(2 l_g1\) = 0\.25"):
         warm_start_bound(1.0, 10, 0.1, mu=1.0, l_g1=2.0, sigma_g1=0.1, gamma=0.3)
 
@@ -477,6 +484,16 @@ def test_the_eta_that_an_error_names_is_enough():
         ([1.0], [math.nan], 1.0, 0.1, "smoothness holds a number that is negative or not finite"),
         ([1.0], [1.0], -1.0, 0.1, "first_error=-1.0 is no squared distance"),
         ([1.0], [1.0], 1.0, 1.0, "delta=1.0 is no probability"),
+        (["a"], [1.0], 1.0, 0.1, "u_norms is no tensor or sequence of numbers"),
+        ([1.0], [1.0], "a", 0.1, "first_error is no tensor or sequence of numbers"),
+        (torch.ones(3, 8), torch.ones(2, 8), 1.0, 0.1, "batches of different runs"),
+        (
+            torch.ones(3, 8),
+            torch.ones(8),
+            torch.ones(2),
+            0.1,
+            r"first_error has the shape \(2,\), but the runs have \(3,",
+        ),
     ],
 )
 def test_what_is_no_record_of_a_run_is_refused(u, smoothness, first, delta, message):
@@ -490,6 +507,94 @@ def test_a_record_ends_where_y_leaves_the_ball():
     assert steps_within([0.1, 0.2, 0.9, 0.1], r=0.5) == 2
     assert steps_within(torch.zeros(7), r=0.5) == 7
     assert steps_within([1.0], r=0.5) == 0
+    assert steps_within([0.2, 0.25, 0.3], r=0.5) == 2  # distances of 0.45, 0.5, 0.55
+    assert steps_within([0.5, 3.0, 5.0], r=2.0) == 2
+    assert steps_within([0.5, 1e300], r=1e200) == 2
+
+
+def test_a_run_that_diverged_is_not_within_the_ball():
+    assert steps_within([0.1, math.nan, 0.1], r=0.5) == 1
+    assert steps_within([0.1, 0.1, math.inf], r=0.5) == 2
+
+
+@pytest.mark.parametrize(
+    ("errors", "r", "message"),
+    [
+        ([0.1], -1.0, "r=-1.0 is not a positive"),
+        ([0.1], math.nan, "r=nan is not a positive"),
+        (0.1, 1.0, "of one run"),
+        ([[0.1], [0.2]], 1.0, "of one run"),
+        ([-0.1], 1.0, "negative"),
+    ],
+)
+def test_what_is_no_error_of_a_run_or_no_ball_is_refused(errors, r, message):
+    with pytest.raises(adambo.SettingError, match=message):
+        steps_within(errors, r)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: step_bound([1.0], [1.0], [1.0], beta=0.1, eta=1.0, lam=0.0), "lam=0.0 is not a positive"),
+        (lambda: step_bound([1.0], [1.0], [1.0], beta=0.1, eta=math.nan, lam=1.0), "eta=nan is not a finite number"),
+        (lambda: step_bound([], [], [], beta=7, eta=1.0, lam=1.0), "beta=7 is no weight"),
+        (lambda: averages(7, []), "beta=7 is no weight"),
+        (lambda: averages(0.1, [1.0, math.nan]), "give finite numbers"),
+        (lambda: averages(0.1, 3.0), "along the last axis"),
+        (
+            lambda: warm_start_bound(1.0, 2.5, 0.1, mu=1.0, l_g1=2.0, sigma_g1=0.1, gamma=0.2),
+            "steps=2.5 is not a whole",
+        ),
+        (lambda: uniform_error_bound(coupled(0.1), 1.0, L=1.0, C_u0=1.0, steps=math.nan, delta=0.1), "steps=nan"),
+        (lambda: uniform_error_bound(coupled(0.1), 1.0, L=1.0, C_u0=1.0, steps=math.inf, delta=0.1), "steps=inf"),
+        (lambda: uniform_error_bound(coupled(0.1), 1.0, L=1.0, C_u0=1.0, steps="10", delta=0.1), "steps='10'"),
+        (lambda: neumann_bias_bound(0.5, 2.0, 10**400), "within float64"),
+        (lambda: neumann_norm_bound(0.5, 2.0, 10**400, "random"), "within float64"),
+        (
+            lambda: neumann_bias_bound(torch.tensor(0.5), 2.0, 4),
+            r"of the type Tensor: give a number of Python, as float\(",
+        ),
+        (lambda: neumann_bias_bound(0.5, 2.0, torch.tensor(4)), "of the type Tensor: give a number of Python"),
+        (lambda: momentum_weight(torch.tensor(0.1), 1), "of the type Tensor: give a number of Python"),
+    ],
+)
+def test_what_no_bound_can_use_is_refused_with_a_sentence(call, message):
+    with pytest.raises(adambo.SettingError, match=message):
+        call()
+
+
+def test_samples_at_y_and_at_its_optimum_are_as_near_as_the_constants_say_if_they_bound_every_sample():
+    """g = ¾ y² − sin(2y)/8 − xy has ∇²yy g = 1.5 + ½ sin 2y; F = ξy with ξ = ±1, so that f is zero but no sample is.
+
+    With the series of two terms, h(y) = ξ (2 − ∇²yy g/l)/l.
+    """
+    tiny = dict.fromkeys(("L_x0", "L_x1", "L_y0", "L_y1", "sigma_g2"), 1e-6)
+
+    def h(y):
+        return (2 - (1.5 + 0.5 * math.sin(2 * y)) / 2) / 2
+
+    def allowed(l_f0, y):
+        constants = ProblemConstants(mu=1.0, l_g1=2.0, l_g2=1.0, l_f0=l_f0, sigma_f=1.0, sigma_g1=1.0, **tiny)
+        return math.sqrt(step_bound([0.0], [constants.derived().L0], [y**2], beta=0.1, eta=1.0, lam=1.0) / 2)
+
+    for y in (1e-3, 0.1, -0.2):
+        assert abs(h(y) - h(0.0)) <= allowed(1.0, y)  # l_f0 + σ_f, with ∇y f = 0
+        assert abs(h(y) - h(0.0)) > 100 * allowed(1e-6, y)  # a bound of the mean alone
+
+
+def test_repairs_of_the_paper_are_documented_where_they_belong():
+    for thing, words in (
+        (adambo.theory, "the mean of ‖∇Φ‖²"),
+        (ProblemConstants, "Every G(·; ζ) is μ-strongly convex"),
+        (ProblemConstants, "‖∇y F(x, y*(x); ξ)‖ ≤ l_{f,0}"),
+        (step_bound, "‖∇y F(x, y*(x); ξ)‖ ≤ l_{f,0}"),
+        (theorem_parameters, "γ ≤ 1/(2 l_{g,1})"),
+        (adambo.theory.lower_error, "Hölder"),
+        (adambo.theory.lower_error, "first violation"),
+        (printed_error_bound, "does not follow from (R)"),
+        (recursion_error_bound, "depend on the samples of y"),
+    ):
+        assert words in " ".join(thing.__doc__.split())
 
 
 def test_a_run_of_one_step_and_a_batch_of_runs():
@@ -502,3 +607,7 @@ def test_a_run_of_one_step_and_a_batch_of_runs():
         together = bound(level, firsts, u, smoothness, *more)
         for k in range(3):
             torch.testing.assert_close(together[k], bound(level, float(firsts[k]), u[k], smoothness, *more))
+    one, many = torch.ones(8), torch.rand(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for bound in (recursion_error_bound, contraction_error_bound):
+        together = bound(level, 1.0, one, many, 0.1, L=1.0)
+        torch.testing.assert_close(together[2], bound(level, 1.0, one, many[2], 0.1, L=1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import ROUND_UP, Context, Inexact, localcontext
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,14 @@ def test_numbers_beyond_float64_are_shown(capsys):
     table = rows(shown(capsys, "--constants", str(EXAMPLE), "--epsilon=1e-160"))
     assert (table["β"], table["η"]) == ("1.779130891e-330", "3.889982834e-339")
     assert table["T"] == "2.922440890e+661"
+
+
+def test_what_is_shown_does_not_depend_on_how_the_caller_sets_decimals(capsys):
+    words = ("--constants", str(EXAMPLE), "--epsilon=1e-160")
+    usual = shown(capsys, *words)
+    for changed in (Context(prec=5), Context(rounding=ROUND_UP), Context(traps=[Inexact])):
+        with localcontext(changed):
+            assert shown(capsys, *words) == usual
 
 
 def test_the_printed_statement_can_be_had(capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal, localcontext
+from decimal import ROUND_UP, Context, Decimal, Inexact, localcontext
 
 import pytest
 from hypothesis import assume, given
@@ -257,7 +257,28 @@ def test_oracle_calls_are_those_of_a_run(samples, terms):
     assert sum(counts.values()) == oracle_calls(5, 3, terms, samples)
 
 
-@pytest.mark.parametrize("wrong", [(-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 1, "none")])
+def test_no_number_depends_on_how_the_caller_sets_decimals():
+    usual = worked()
+    for changed in (Context(prec=5), Context(rounding=ROUND_UP), Context(traps=[Inexact])):
+        with localcontext(changed):
+            assert worked() == usual
+    assert (usual.Q, usual.T0) == (41, 434179663404)
+
+
+def test_what_holds_no_constants_is_refused():
+    with pytest.raises(adambo.SettingError, match=r"constants= is a dict.*ProblemConstants\(\*\*numbers\)"):
+        theorem_parameters(WORKED, 0.1, 0.1, **START)
+    with pytest.raises(adambo.SettingError, match="proof= is a dict"):
+        worked(proof={"c1": 1.0})
+    for mu, l_g1, message in ((3.0, 2.0, "mu=3.0 exceeds"), (0.0, 2.0, "mu=0.0")):
+        with pytest.raises(adambo.SettingError, match=message):
+            ProofConstants().unmet(mu, l_g1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 0, 1, "none"), (1.5, 0, 1), (1, 0, 2.5), (math.nan, 0, 1), ("3", 0, 1)],
+)
 def test_oracle_calls_of_no_run_are_refused(wrong):
     with pytest.raises(adambo.SettingError):
         oracle_calls(*wrong)

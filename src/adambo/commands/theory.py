@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from adambo.experiments.configure import read_file
 from adambo.experiments.lines import line
 from adambo.experiments.values import fitted, nearest
 from adambo.theory import ProblemConstants, ProofConstants, Statement, TheoremParameters, theorem_parameters
+from adambo.theory.parameters import DIGITS
 
 OF_PROBLEM = {
     "mu": "strong convexity of g in y",
@@ -148,9 +149,11 @@ def table(found: TheoremParameters) -> Table:
 
 def power(ln: float) -> str:
     """eˡⁿ with ten digits, also where float64 has no such number."""
-    return f"{math.exp(ln):.10g}" if ln > -700.0 else f"{Decimal(ln).exp():.9e}"
+    with localcontext(DIGITS):
+        return f"{math.exp(ln):.10g}" if ln > -700.0 else f"{Decimal(ln).exp():.9e}"
 
 
 def rounded(count: int, digits: int = 10) -> str:
     """A whole number of any size; beyond 15 digits, the first few and the exponent."""
-    return f"{count:,}" if count < 10**15 else f"{Decimal(count):.{digits - 1}e}"
+    with localcontext(DIGITS):
+        return f"{count:,}" if count < 10**15 else f"{Decimal(count):.{digits - 1}e}"

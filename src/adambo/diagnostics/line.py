@@ -78,6 +78,14 @@ def upper_line(norms: Tensor, smoothness: Tensor) -> tuple[float, float]:
     return L0 * lift, L1 * lift
 
 
+def growth_of(lines: Tensor, low: float, high: float) -> Tensor:
+    """How many times larger L0 + L1 g is at `high` than at `low`: infinitely, where it begins at zero."""
+    bottom, top = (lines[..., 0] + lines[..., 1] * g for g in (low, high))
+    return torch.where(top > bottom, top / bottom, 1.0)  # 1 also where L is zero at both
+
+
 def interval(values: Tensor) -> tuple[float, float]:
-    low, high = torch.quantile(values, torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
-    return low, high
+    """What 95 % of the values lie between; some may be infinite, so that none are interpolated."""
+    low = torch.quantile(values, 0.025, interpolation="lower")
+    high = torch.quantile(values, 0.975, interpolation="higher")
+    return float(low), float(high)

@@ -38,6 +38,10 @@ def random_like(place: Place, seed: int) -> Place:
     return Place(*[[t / length for t in vector] for vector in parts])
 
 
+def change_of(before: Vector, after: Vector) -> float:
+    return float(norm(added(after, before, -1.0)))
+
+
 def finite_norm(gradient: Vector, name: str) -> float:
     size = float(norm(gradient))
     if not math.isfinite(size):
@@ -62,7 +66,10 @@ def positive_length(way: Place) -> float:
 
 def coarsest_rounding(problem: Problem) -> float:
     """The coarsest rounding that a gradient may have gone through."""
-    dtypes = {p.dtype for p in (*problem.x, *problem.y)}
-    if torch.is_autocast_enabled(problem.device.type):
-        dtypes.add(torch.get_autocast_dtype(problem.device.type))
-    return max(float(torch.finfo(dtype).eps) for dtype in dtypes)
+    device = problem.device.type
+    autocast = torch.finfo(torch.get_autocast_dtype(device)).eps if torch.is_autocast_enabled(device) else 0.0
+    return max(parameter_rounding(problem), autocast)
+
+
+def parameter_rounding(problem: Problem) -> float:
+    return max(torch.finfo(p.dtype).eps for p in (*problem.x, *problem.y))

@@ -73,6 +73,21 @@ class SampledHessian:
                 total.index_add_(0, places, self.of(other, whole[places]))
         return product - (total / self.counts)[own]
 
+    def flipped(self, signs: Sequence[float], v: Tensor) -> Tensor:
+        """The product with the mean of ±(Hessian of a draw − mean Hessian), with one sign per draw.
+
+        With random signs it is as large as the mean Hessian's own error, task by task; zero where a task comes once.
+        """
+        counts = self.counts.double()
+        total, signed, balance = self._zeros(), self._zeros(), torch.zeros_like(counts)
+        for draw, (sign, places) in enumerate(zip(signs, self.places, strict=True)):
+            product = self.of(draw, v[places])
+            total.index_add_(0, places, product)
+            signed.index_add_(0, places, product, alpha=sign)
+            balance[places] += sign
+        lost = (counts / (counts - 1).clamp_min(1.0)).sqrt()
+        return lost * (signed - balance * total / counts) / counts
+
     def is_compared(self, draw: int) -> bool:
         """Whether another draw is about one of its tasks too."""
         return bool((self.counts[self.places[draw]] > 1).any())

@@ -22,6 +22,8 @@ from adambo.vectors import as_blocks
 
 NOISIEST = 4  # draws whose Hessian noise is measured by Lanczos' method
 NOISE_PRODUCTS = 24
+FLIPS = 3  # random signs with which the error of the mean Hessian is imitated
+FLIP_PRODUCTS = 12
 ONE_DRAW = "one draw shows no noise: give several"
 NEVER_TWICE = "no task is in two draws: give several draws of the same tasks"
 
@@ -62,9 +64,12 @@ class SampledProblem:
             "l_g1": l_g1,
             "l_f0": _with_note(l_f0, f"‖∇y f‖ here; the constant belongs at y*(x){distance}"),
             "sigma_f": _with_note(
-                largest(upper or [unseen]), "largest seen; the upper end: one draw of 1,000 exceeds it"
+                largest(upper or [unseen]),
+                "largest seen; the upper end: one draw of 1,000 exceeds it, if the noise is sub-Gaussian",
             ),
-            "sigma_g1": _with_note(largest(lower or [unseen]), "sub-Gaussian, smallest on the draws"),
+            "sigma_g1": _with_note(
+                largest(lower or [unseen]), "smallest on the draws, a lower bound; the upper end: of normal noise"
+            ),
             "sigma_g2": largest([e for e in curved if e is not None] or [unseen]),
         }
 
@@ -107,6 +112,9 @@ class SampledProblem:
         sizes = torch.stack([-ends.smallest, ends.largest])
         errors = torch.stack([ends.smallest_error, ends.largest_error])
         rounding = 8 * torch.finfo(hessian.like.dtype).eps * float(sizes.abs().max())
+        # Noise pushes eigenvalues apart, so that the smallest is too small on average, and the norm too large: by no
+        # more than the norm of the mean's error (Weyl), and by about as much where many eigenvalues are near the end.
+        inward = self._error_of_mean_hessian(hessian) if products else 0.0
 
         def spread(end: int, task: int) -> float:
             """Of the mean, to first order: that of vᵀ ∇²yy G v over the draws, with the eigenvector v of the mean."""
@@ -123,20 +131,33 @@ class SampledProblem:
         norm, beyond = float(sizes[end, task]), spread(end, task)
         high = float((sizes + errors).max()) + beyond
         return (
-            Estimate(mu, low, mu + over + rounding, self._note(mu, low, ends)),
-            Estimate(norm, max(0.0, norm - beyond - rounding), high, f"‖∇²yy g‖ {self._of_what}"),
+            Estimate(mu, low, mu + max(over, inward) + rounding, self._note(mu, low, ends)),
+            Estimate(norm, max(0.0, norm - max(beyond, inward) - rounding), high, f"‖∇²yy g‖ {self._of_what('large')}"),
         )
 
-    @property
-    def _of_what(self) -> str:
-        return (
-            "on one draw, whose own error is not in the interval"
-            if len(self.draws) == 1
-            else "of the mean of the draws"
-        )
+    def _error_of_mean_hessian(self, hessian: SampledHessian) -> float:
+        """Its norm, the largest over the tasks and over a few errors that are made like it."""
+        generator, found = torch.Generator().manual_seed(self.seed), 0.0
+        for _ in range(FLIPS):
+            signs = (1.0 - 2.0 * (torch.randperm(len(hessian), generator=generator) % 2)).tolist()
+            ends = extreme_eigenvalues(
+                lambda v, signs=signs: hessian.flipped(signs, v),  # type: ignore[misc]
+                hessian.like,
+                tolerance=1e-2,
+                max_products=FLIP_PRODUCTS,
+                relative_to="larger",
+                seed=self.seed,
+            )
+            found = max(found, float(torch.maximum(ends.largest, -ends.smallest).max()))
+        return found
+
+    def _of_what(self, tendency: str) -> str:
+        if len(self.draws) == 1:
+            return "on one draw, whose own error is not in the interval"
+        return f"of the mean of the draws, which noise makes too {tendency} on average"
 
     def _note(self, mu: float, low: float, ends: Extremes) -> str:
-        note = f"λ_min(∇²yy g) {self._of_what}; {ends.products} products"
+        note = f"λ_min(∇²yy g) {self._of_what('small')}; {ends.products} products"
         if not bool(ends.converged.all()):
             note += ", too few to tell: an upper bound of it; raise max_products"
         if mu <= 0:

@@ -15,7 +15,15 @@ from os import PathLike
 from typing import Any, TypeVar, get_args
 
 from adambo.algorithms.base import Algorithm
-from adambo.diagnostics.place import Place, coarsest_rounding, finite_norm, positive_length, random_like
+from adambo.diagnostics.place import (
+    Place,
+    change_of,
+    coarsest_rounding,
+    finite_norm,
+    parameter_rounding,
+    positive_length,
+    random_like,
+)
 from adambo.diagnostics.smoothness_fit import Quantity, SmoothnessFit, SmoothnessRecord, fit_smoothness
 from adambo.draw import Draw
 from adambo.errors import SampleError, SettingError, StateError, WholeTableUsed
@@ -24,9 +32,10 @@ from adambo.ledger import Ledger
 from adambo.masks import SameMasks
 from adambo.point import Point
 from adambo.problem import Problem
-from adambo.vectors import Vector, added, clones, norm
+from adambo.vectors import Vector, added, clones
 
 CLEAR = 30.0  # times the rounding of a gradient: a change below that is not told from it
+NUDGES = 10.0  # times what a nudge by rounding changes, likewise
 T = TypeVar("T")
 
 
@@ -36,7 +45,8 @@ class SmoothnessProbe:
     Both points of a measurement see the same batch and the same dropout, so noise cancels. Nothing of the problem is
     changed: parameters, gradients, buffers and random numbers are afterwards what they were. All distances are those of
     z = (x, y), with tasks of x and the rows that the draw is about; while y moves much farther than x, as it does
-    before it is near y*(x), little is learnt of ∇x f: give the solver a warm start.
+    before it is near y*(x), little is learnt of ∇x f: give the solver a warm start. A measurement takes one evaluation
+    more than it has points, to see what rounding alone changes.
 
     Args:
         solver_or_problem: Whose upper loss is measured; a solver also tells the number of the step.
@@ -45,7 +55,7 @@ class SmoothnessProbe:
         of: The gradients to measure: "grad_x_f", "grad_y_f", "hypergradient" (∇x f − ∇²xy g z at the y that there is;
             it is ∇Φ where y = y*(x)).
         inverse: Finds z, for the hypergradient; None is `ConjugateGradient(10)`. The probe works with a copy.
-        seed: Of dropout, where the draw has none.
+        seed: Of directions, and of dropout where the draw has none.
         ledger: Where oracle calls are counted; None is a new one, `probe.ledger`.
 
     Raises:
@@ -84,6 +94,8 @@ class SmoothnessProbe:
         known = get_args(Quantity)
         if isinstance(of, str) or not of or any(name not in known for name in of):
             raise SettingError(f"of={of!r} names no gradients: give a sequence of some of {', '.join(known)}.")
+        if not isinstance(seed, int):
+            raise SettingError(f"seed={seed!r} is not a whole number.")
         if not isinstance(inverse, Inverse | None):
             raise SettingError(f"inverse={inverse!r} is no adambo.Inverse, such as adambo.ConjugateGradient(10).")
         if self.problem.x_is_sharded or (self.problem.tasks is not None and self.problem.processes.active):
@@ -164,8 +176,8 @@ class SmoothnessProbe:
             StateError: If the gradient is zero, and so has no direction.
             NonFiniteError: If a gradient is.
         """
-        if lengths is not None and (not lengths or not all(0 < length < math.inf for length in lengths)):
-            raise SettingError(f"lengths={lengths!r}: give one or more positive numbers.")
+        if lengths is not None and not _are_lengths(lengths):
+            raise SettingError(f"lengths={lengths!r}: give one or more positive numbers in a sequence, as (1e-3,).")
         if not isinstance(refinements, int) or refinements < 0:
             raise SettingError(f"refinements={refinements!r}: give a whole number, 0 or more.")
 
@@ -182,7 +194,7 @@ class SmoothnessProbe:
                 change = self._upper_gradient(point, there).beyond(gradient)
                 way = change if change.length > 0 else way  # a linear f has no steep direction
             return self._compared(
-                point, here, [here.moved(*way, length / positive_length(way)) for length in used], step
+                point, here, [here.moved(*way, length / positive_length(way)) for length in used], step, refinements
             )
 
         return self._recorded(self._attempt(compared, draw))
@@ -238,22 +250,32 @@ class SmoothnessProbe:
         level = self.inverse.draw_level(0)  # the same at all times: one estimator
         return Draw((draw.upper[0],), (), (lower,), (lower,) * products, level=level, seed=draw.seed)
 
-    def _compared(self, point: Point, start: Place, ends: Sequence[Place], step: int | None) -> list[SmoothnessRecord]:
+    def _compared(
+        self, point: Point, start: Place, ends: Sequence[Place], step: int | None, refinements: int = 0
+    ) -> list[SmoothnessRecord]:
         number = step if step is not None else self._measurements if self._solver is None else self._solver.steps
-        rounding = CLEAR * coarsest_rounding(self.problem)
+        rounding = coarsest_rounding(self.problem)
+        distances = [end.beyond(start).length for end in ends]
+        if min(distances) == 0:
+            raise SettingError("A step is so short that it changes no parameter: give larger lengths=.")
         before = self._gradients(point, start)
         sizes = {name: finite_norm(before[name], name) for name in self.of}
+        # A gradient is a sum in which much may cancel, as near a minimum, so that its rounding is no share of its norm:
+        # a nudge by as much as z is rounded shows it. Autocast rounds more; but a nudge stays short beside the steps.
+        fine, coarse = (eps * (1.0 + start.length) for eps in (parameter_rounding(self.problem), rounding))
+        nudge = min(coarse, max(fine, min(distances) / (2 * NUDGES)))
+        nudged = self._gradients(point, start.moved(*random_like(start, self.seed), nudge), again=True)
+        hidden = {name: NUDGES * change_of(before[name], nudged[name]) for name in self.of}
         best: dict[Quantity, tuple[bool, float, float]] = {}
-        for end in ends:
-            distance, there = end.beyond(start).length, self._gradients(point, end, again=True)
-            if distance == 0:
-                raise SettingError("A step is so short that it changes no parameter: give larger lengths=.")
+        for end, distance in zip(ends, distances, strict=True):
+            there = self._gradients(point, end, again=True)
             for name in self.of:
-                change = float(norm(added(there[name], before[name], -1.0)))
-                resolved = change > rounding * max(sizes[name], finite_norm(there[name], name))
+                size = max(sizes[name], finite_norm(there[name], name))
+                change = change_of(before[name], there[name])
+                resolved = change > max(hidden[name], CLEAR * rounding * size)
                 best[name] = max(best.get(name, (False, -1.0, 0.0)), (resolved, change / distance, distance))
         return [
-            SmoothnessRecord(number, name, sizes[name], smoothness, distance, resolved)
+            SmoothnessRecord(number, name, sizes[name], smoothness, distance, resolved, refinements)
             for name, (resolved, smoothness, distance) in best.items()
         ]
 
@@ -280,3 +302,9 @@ class SmoothnessProbe:
     def _upper_gradient(self, point: Point, place: Place) -> Place:
         with point.elsewhere(clones(place.x), place.y) as there:  # buffers come back, as in all evaluations here
             return Place(clones(there.f_x), clones(there.f_y))
+
+
+def _are_lengths(lengths: object) -> bool:
+    if not isinstance(lengths, Sequence) or isinstance(lengths, str) or not lengths:
+        return False
+    return all(isinstance(length, int | float) and 0 < length < math.inf for length in lengths)

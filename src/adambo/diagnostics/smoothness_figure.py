@@ -36,7 +36,8 @@ def write_figure(path: str | PathLike[str], records: Sequence[SmoothnessRecord],
         place.set_yscale("log")
         place.set_xlabel(f"norm of {name}")
         place.set_ylabel(f"local smoothness: change of {name} per distance")
-        place.set_title(f"Smoothness of {name}: {fit.verdict}", loc="left", fontsize=10.0)
+        where = " along the directions taken" if fit.caveat else ""
+        place.set_title(f"Smoothness of {name}: {fit.verdict}{where}", loc="left", fontsize=10.0)
         place.grid(alpha=0.25, linewidth=0.6)
         place.legend(frameon=False, fontsize=8.0)
         drawing.savefig(path, format="png", dpi=160)

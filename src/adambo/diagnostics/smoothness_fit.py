@@ -5,13 +5,14 @@ L ≈ L0 + L1 ‖∇‖        L0, L1 ≥ 0
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import torch
 
-from adambo.diagnostics.line import fitted_lines, interval, log_slopes, resampled, upper_line
+from adambo.diagnostics.line import fitted_lines, growth_of, interval, log_slopes, resampled, upper_line
 from adambo.errors import SampleError, SettingError
 
 Quantity = Literal["grad_x_f", "grad_y_f", "hypergradient"]
@@ -20,6 +21,7 @@ Verdict = Literal["grows with the gradient norm", "bounded", "cannot be told"]
 FEWEST = 8  # points
 RANGE = 3.0  # between small and large gradient norms, below which growth cannot be told from scatter
 FACTOR = 2.0  # of growth over that range, from which on smoothness is said to grow
+REFINED = 10  # refinements, from which on the steepest direction is taken to be found
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class SmoothnessRecord:
         smoothness: ‖∇(z') − ∇(z)‖ / ‖z' − z‖; where several z' were tried, the largest.
         distance: ‖z' − z‖ there.
         resolved: Whether the change stands clear of rounding.
+        refinements: How often the direction was turned to the steepest one.
     """
 
     step: int
@@ -41,6 +44,7 @@ class SmoothnessRecord:
     smoothness: float
     distance: float
     resolved: bool
+    refinements: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class SmoothnessFit:
         longest: The longest distance measured over. The inequality speaks of distances up to 1/L1.
         n: The points.
         left_out: Points that are none of them, because rounding hides their change.
+        refinements: The fewest of any point.
         verdict: "grows with the gradient norm" if the interval of `growth` lies above 2, "bounded" if it lies below,
             "cannot be told" otherwise, or if `norms` are less than a factor of 3 apart.
     """
@@ -85,6 +90,7 @@ class SmoothnessFit:
     longest: float
     n: int
     left_out: int
+    refinements: int
     verdict: Verdict
     resamples: tuple[tuple[float, float], ...] = field(repr=False, compare=False)
 
@@ -100,13 +106,23 @@ class SmoothnessFit:
         if not high >= RANGE * low:
             return f"{seen} are less than a factor of {RANGE:g} apart, too close to see growth. Here {line}."
         grown = f"over {seen} it grows by a factor of {self.growth:.3g} (from {_between(self.growth_interval)})"
-        found = f"{line}; {grown}; exponent {self.exponent:.2f}."
+        found = f"{line}; {grown}; exponent {self.exponent:.2f}.{self.caveat}"
         if self.longest * self.L1 > 1:
             found += (
                 f" Some distances (up to {self.longest:.3g}) exceed 1/L1 = {1 / self.L1:.3g}, beyond which the "
                 "inequality says nothing: measure over shorter steps."
             )
         return found
+
+    @property
+    def caveat(self) -> str:
+        """What else than growth may look like it here, as a sentence; empty if nothing known."""
+        if self.verdict != "grows with the gradient norm" or self.refinements >= REFINED:
+            return ""
+        return (
+            " That is along the directions taken: a descent that finishes steep directions first looks the same, even "
+            f"on a quadratic. measure_here(refinements={REFINED}) settles it."
+        )
 
     def band(self, gradient_norm: float) -> tuple[float, float]:
         """The interval of L0 + L1 · gradient_norm."""
@@ -131,7 +147,7 @@ def fit_smoothness(
         seed: Seeds the bootstrap.
 
     Raises:
-        SettingError: If `of` is no gradient that is measured, or a record is not one.
+        SettingError: If `of` is no gradient that is measured, or a record is not one, with finite numbers.
         SampleError: If fewer than 8 points are left.
 
     Example:
@@ -154,8 +170,13 @@ def fit_smoothness(
     everything = torch.arange(len(used)).unsqueeze(0)
     L0, L1 = fitted_lines(norms, smoothness, everything)[0]
     line = torch.cat([fitted_lines(norms, smoothness, chosen) for chosen in resampled(len(used), seed)])
+    if not bool(line.isfinite().all()):
+        raise SampleError(
+            f"The points of {of} lie too far apart for a line in float64: gradient norms from {low:.3g} to {high:.3g}. "
+            "Leave the largest out."
+        )
     slopes = torch.cat([log_slopes(norms, smoothness, chosen) for chosen in resampled(len(used), seed)])
-    growths = interval((line[:, 0] + line[:, 1] * high) / (line[:, 0] + line[:, 1] * low))
+    growths = growth_of(line, low, high)
     residual = (smoothness - L0 - L1 * norms).square().sum()
     spread = (smoothness - smoothness.mean()).square().sum()
     return SmoothnessFit(
@@ -165,8 +186,8 @@ def fit_smoothness(
         L0_interval=interval(line[:, 0]),
         L1_interval=interval(line[:, 1]),
         envelope=upper_line(norms, smoothness),
-        growth=float((L0 + L1 * high) / (L0 + L1 * low)),
-        growth_interval=growths,
+        growth=float(growth_of(torch.stack([L0, L1]), low, high)),
+        growth_interval=interval(growths),
         exponent=float(log_slopes(norms, smoothness, everything)[0]),
         exponent_interval=interval(slopes),
         r_squared=float(1 - residual / spread) if spread > 0 else 0.0,
@@ -174,7 +195,8 @@ def fit_smoothness(
         longest=max(record.distance for record in used),
         n=len(used),
         left_out=len(mine) - len(used),
-        verdict=_verdict(low, high, growths),
+        refinements=min(record.refinements for record in used),
+        verdict=_verdict(low, high, interval(growths)),
         resamples=tuple((float(a), float(b)) for a, b in line.tolist()),
     )
 
@@ -192,12 +214,15 @@ def _between(interval: tuple[float, float]) -> str:
 
 
 def _as_record(record: SmoothnessRecord | Mapping[str, Any]) -> SmoothnessRecord:
-    if isinstance(record, SmoothnessRecord):
-        return record
-    names = [f.name for f in fields(SmoothnessRecord)]
-    if not isinstance(record, Mapping) or sorted(record) != sorted(names):
-        raise SettingError(f"A smoothness record has {', '.join(names)}, but came {record!r}.")
-    return SmoothnessRecord(**record)
+    if not isinstance(record, SmoothnessRecord):
+        names = [f.name for f in fields(SmoothnessRecord)]
+        if not isinstance(record, Mapping) or (set(names) ^ set(record)) - {"refinements"}:
+            raise SettingError(f"A smoothness record has {', '.join(names)}, but came {record!r}.")
+        record = SmoothnessRecord(**record)
+    numbers = (record.gradient_norm, record.smoothness, record.distance)
+    if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+        raise SettingError(f"A smoothness record has a negative number, or one that is not finite: {record!r}.")
+    return record
 
 
 def _too_few(mine: list[SmoothnessRecord], used: list[SmoothnessRecord], of: str) -> str:

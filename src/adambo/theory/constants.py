@@ -13,28 +13,26 @@ G, L, ψ, C_{u,0}, C_{u,1}        G, L, psi, C_u0, C_u1
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
 
 from adambo.errors import SettingError
-
-Statement = Literal["corrected", "printed"]
+from adambo.theory.checks import Statement, check_condition_number, check_positive, check_sgd, check_statement
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemConstants:
     r"""What the assumptions of AdamBO's theorem say about a problem.
 
-    All are bounds, so that a larger one (a smaller `mu`) is as true. Beyond the paper, every G(·; ζ) is μ-strongly
-    convex in y: without it the Neumann series of single samples has no bound.
+    All are bounds, so that a larger one (a smaller `mu`) is as true. The proof needs more of single samples than the
+    paper assumes. Every G(·; ζ) is μ-strongly convex in y: without it the Neumann series of samples has no bound. And
+    where h is compared at y and at y*(x) on the same samples (`step_bound`), every ∇x F(·; ξ) is as smooth as ∇x f, and
+    ‖∇y F(x, y*(x); ξ)‖ ≤ l_{f,0}, noise included. Where only the mean ∇y f is bounded so, give l_{f,0} + σ_f as `l_f0`.
 
     Args:
         mu: μ, strong convexity of g in y.
         l_g1: l_{g,1}, Lipschitz constant of ∇g, also of every sample; at least `mu`.
         l_g2: l_{g,2}, Lipschitz constant of ∇²xy g and ∇²yy g, also of every sample.
-        l_f0: l_{f,0}, bound of ‖∇y f‖ at (x, y*(x)).
+        l_f0: l_{f,0}, bound of ‖∇y f‖ at (x, y*(x)), also of every sample.
         L_x0, L_x1: Relaxed smoothness: ‖∇x f(z) − ∇x f(z')‖ ≤ (L_{x,0} + L_{x,1} ‖∇x f(z)‖) ‖z − z'‖ for z' near z.
         L_y0, L_y1: The same for ∇y f.
         sigma_f: σ_f, bound of the noise in ∇x F and in ∇y F.
@@ -204,52 +202,6 @@ class LowerLevel:
     def variance(self) -> float:
         """8γσ²_{g,1}/μ, the unit of the variance terms."""
         return 8.0 * self.gamma * self.sigma_g1**2 / self.mu
-
-
-def check_positive(values: Mapping[str, float], advice: str = "Give a number above 0.") -> None:
-    for name, value in values.items():
-        if not is_number(value) or value <= 0:
-            raise SettingError(f"{name}={value!r} is not a positive, finite number. {advice}")
-
-
-def check_not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not is_number(value) or value < 0:
-            raise SettingError(f"{name}={value!r} is not a finite number of 0 or more. Give one.")
-
-
-def is_number(value: object) -> bool:
-    """Whether it is real and within float64."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def check_sgd(mu: float, l_g1: float, sigma_g1: float, gamma: float, reason: str = "") -> None:
-    """What every bound of the lower-level error asks of a step of SGD."""
-    check_condition_number(mu, l_g1)
-    check_not_negative(sigma_g1=sigma_g1)
-    if gamma > 0.5 / l_g1 * (1.0 + 1e-12):  # one, and rounding
-        raise SettingError(
-            f"{reason}gamma={gamma:.6g}, above 1/(2 l_g1) = {0.5 / l_g1:.6g}: beyond that the bounds of SGD are not "
-            "proved. Give a smaller one; with gamma = 2 beta/mu that is beta ≤ mu/(4 l_g1)."
-        )
-
-
-def check_condition_number(mu: float, l_g1: float) -> None:
-    if mu > l_g1:
-        raise SettingError(
-            f"mu={mu!r} exceeds l_g1={l_g1!r}, but no function is more strongly convex than it is smooth: all "
-            "eigenvalues of ∇²yy g lie between the two. Lower mu or raise l_g1; they may be equal."
-        )
-
-
-def check_statement(statement: str) -> None:
-    if statement not in get_args(Statement):
-        raise SettingError(f"statement={statement!r} is neither 'corrected' nor 'printed' (as in the paper).")
-
-
-def check_probability(delta: float) -> None:
-    if not is_number(delta) or not 0.0 < delta < 1.0:
-        raise SettingError(f"delta={delta!r} is no probability of failure: give a number between 0 and 1, such as 0.1.")
 
 
 def _check_range(values: dict[str, float]) -> None:

@@ -11,8 +11,11 @@ The lemma's closed form does not follow from its one-step inequality
 
     (R)    V_{t+1} ≤ (1 − β) V_t + 2γ² σ²_{g,1} + K ‖û_t‖² + K L̂_t² Σ_{j ≤ t} d_{t,j} V_j      in exponential moments
 
-and is false without a bound on K L². What to use is (R) itself, unrolled, or its contraction if K L² ≤ β/4. All need
-steps within `step_bound`, as Adam's are while ‖y_j − y_j*‖ ≤ r (`steps_within`).
+and is false without a bound on K L². What to use is (R) itself, unrolled, or its contraction if K L² ≤ β/4. With
+K L² ≤ β, Hölder's inequality makes one joint moment of the single ones; the lemma's induction joins them without it.
+
+All need steps within `step_bound`, as Adam's are while ‖y_j − y_j*‖ ≤ r, if single samples are as `ProblemConstants`
+says. The paper assumes that on the way to its proof; here a record ends at the first violation (`steps_within`).
 """
 
 from __future__ import annotations
@@ -23,16 +26,20 @@ import torch
 from torch import Tensor
 
 from adambo.errors import SettingError
-from adambo.theory.constants import (
-    LowerLevel,
+from adambo.theory.checks import (
+    Numbers,
     Statement,
+    as_numbers,
     check_not_negative,
     check_positive,
     check_probability,
     check_sgd,
     check_statement,
+    check_whole,
+    recorded,
 )
-from adambo.theory.momentum import Numbers, momentum_weight, recorded
+from adambo.theory.constants import LowerLevel
+from adambo.theory.momentum import momentum_weight
 
 
 def warm_start_bound(
@@ -58,6 +65,7 @@ def warm_start_bound(
     """
     check_positive({"mu": mu, "l_g1": l_g1, "gamma": gamma})
     check_sgd(mu, l_g1, sigma_g1, gamma)
+    check_whole(0, steps=steps)
     check_not_negative(squared_error=squared_error, steps=steps)
     check_probability(delta)
     shrunk: float = (1.0 - mu * gamma / 2.0) ** steps * squared_error
@@ -67,11 +75,25 @@ def warm_start_bound(
 def steps_within(squared_errors: Numbers, r: float) -> int:
     """How many steps of a run come before the first with ‖y_t − y_t*‖ > r, where no bound here says anything further.
 
+    Args:
+        squared_errors: ‖y_t − y_t*‖² of one run; an error that is NaN, as after divergence, is not within.
+        r: Of the `DerivedConstants`.
+
+    Raises:
+        SettingError: If `r` is not positive and finite, or the errors are not those of one run.
+
     Example:
-        >>> steps_within([0.5, 0.9, 1.1, 0.2], r=1.0)
-        2
+        >>> steps_within([0.5, 0.9, 1.1, 0.2], r=1.0), steps_within([0.5, math.nan], r=1.0)
+        (2, 1)
     """
-    outside = torch.as_tensor(squared_errors, dtype=torch.float64) > r**2
+    check_positive({"r": r})
+    errors = as_numbers("squared_errors", squared_errors)
+    if errors.ndim != 1 or bool((errors < 0.0).any()):
+        raise SettingError(
+            f"squared_errors have the shape {tuple(errors.shape)}, or one is negative: give ‖y_t − y_t*‖² of one run, "
+            "step by step; of a batch, one run after the other."
+        )
+    outside = ~(errors <= r * r)  # a power would be an error beyond float64, where a product is infinite
     return int(outside.nonzero()[0]) if outside.any() else len(outside)
 
 
@@ -104,7 +126,9 @@ def recursion_error_bound(
 ) -> Tensor:
     """V_1 … V_T, all at once with probability 1 − δ: (R) unrolled, plus (8γσ²_{g,1}/μ) ln(T/δ).
 
-    It holds also for x_t that depend on the samples of y.
+    It holds also for x_t that depend on the samples of y, as Adam's do; the paper proves its lemma for a fixed sequence
+    of x and applies it to such. V_t − U_t is bounded instead, where U_t is (R) unrolled along the path: it is fixed
+    before the sample of step t is drawn.
 
     Args:
         level: The lower level.
@@ -210,8 +234,8 @@ def uniform_error_bound(
     """
     check_positive({"L": L, "C_u0": C_u0})
     check_not_negative(first_error=first_error)
-    if steps < 1:
-        raise SettingError(f"steps={steps!r}: a run has at least one step.")
+    if isinstance(steps, bool) or not isinstance(steps, int | float) or not 1 <= steps < math.inf:
+        raise SettingError(f"steps={steps!r}: a run has a finite number of steps, at least one.")
     check_probability(delta)
     check_statement(statement)
     variance = level.variance * (1.0 + math.log(4.0) + math.log(steps) - math.log(delta))
@@ -225,10 +249,16 @@ def uniform_error_bound(
 
 
 def _first(first_error: float | Tensor, u: Tensor) -> Tensor:
-    V = torch.as_tensor(first_error, dtype=torch.float64)
+    V = as_numbers("first_error", first_error)
     if not bool(((V >= 0.0) & V.isfinite()).all()):
         raise SettingError(f"first_error={first_error!r} is no squared distance: it is finite, and 0 or more.")
-    return V.expand(u.shape[:-1])
+    try:
+        return V.expand(u.shape[:-1])
+    except RuntimeError as error:
+        raise SettingError(
+            f"first_error has the shape {tuple(V.shape)}, but the runs have {tuple(u.shape[:-1])}: give one number for "
+            "all, or one for each run."
+        ) from error
 
 
 def _discounted(rate: float, first: Tensor, pushes: Tensor) -> Tensor:
@@ -252,7 +282,7 @@ def _checked_length(level: LowerLevel, u_norms: Numbers, smoothness: Numbers, L:
 
 
 def _check_coupling(level: LowerLevel, L: float, share: float) -> None:
-    coupling, allowed = level.K * L**2, share * level.beta
+    coupling, allowed = level.K * (L * L), share * level.beta
     if coupling > allowed * (1.0 + 1e-12):  # one, and rounding
         condition = "β" if share == 1.0 else f"{share:g} β"
         raise SettingError(

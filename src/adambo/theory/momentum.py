@@ -12,15 +12,20 @@ d_{t,1} … d_{t,t}    averaging_weights(beta, t)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from adambo.errors import SettingError
-from adambo.theory.constants import is_number
-
-Numbers = Tensor | Sequence[float]
+from adambo.theory.checks import (
+    Numbers,
+    as_numbers,
+    check_beta,
+    check_not_negative,
+    check_positive,
+    check_whole,
+    recorded,
+)
 
 
 def momentum_weight(beta: float, t: int) -> float:
@@ -78,11 +83,17 @@ def averages(beta: float, values: Numbers) -> Tensor:
     Returns:
         A float64 tensor of the shape of `values`.
 
+    Raises:
+        SettingError: If `beta` is not in (0, 1], or `values` are not finite numbers along an axis.
+
     Example:
         >>> averages(0.5, [0.0, 3.0])
         tensor([0., 2.], dtype=torch.float64)
     """
-    V = torch.as_tensor(values, dtype=torch.float64)
+    check_beta(beta)
+    V = as_numbers("values", values)
+    if V.ndim == 0 or not bool(V.isfinite().all()):
+        raise SettingError(f"values={values!r} are to be averaged: give finite numbers, along the last axis.")
     mean, means = V.new_zeros(V.shape[:-1]), []
     for t, value in enumerate(V.unbind(-1), start=1):
         mean = torch.lerp(mean, value, momentum_weight(beta, t))
@@ -97,6 +108,9 @@ def step_bound(
 
         (2η²/λ²) (‖û_t‖² + L̂_t² Σ_{j ≤ t} d_{t,j} V_j)
 
+    That Adam's steps are within it while V_j ≤ r² needs the constants of `ProblemConstants` to hold for every sample,
+    ‖∇y F(x, y*(x); ξ)‖ ≤ l_{f,0} among them: û_t and Adam's momentum are made of the same samples.
+
     Args:
         u_norms: ‖û_t‖, of the momentum that would have been at y_t*; n numbers along the last axis.
         smoothness: L̂_t = L_0 + L_1 max_{k ≤ t} ‖∇Φ(x_k)‖.
@@ -104,34 +118,19 @@ def step_bound(
         beta, eta, lam: β, η and λ of Adam.
 
     Raises:
-        SettingError: If the three are not norms of the same steps.
+        SettingError: If the three are not norms of the same steps, or Adam has no such settings.
 
     Example:
         >>> step_bound([1.0, 0.0], [1.0, 1.0], [0.0, 1.9], beta=0.1, eta=1.0, lam=1.0)
         tensor([2.0000, 2.0000], dtype=torch.float64)
     """
+    check_not_negative(eta=eta)
+    check_positive({"lam": lam})
     u, L, V = recorded(u_norms=u_norms, smoothness=smoothness, squared_errors=squared_errors)
     return 2.0 * (eta / lam) ** 2 * (u**2 + L**2 * averages(beta, V))
 
 
-def recorded(**sequences: Numbers) -> list[Tensor]:
-    """The numbers of a run in float64, one per step along the last axis.
-
-    Raises:
-        SettingError: If they are not norms, or not of the same number of steps.
-    """
-    tensors = {name: torch.as_tensor(numbers, dtype=torch.float64) for name, numbers in sequences.items()}
-    if len({t.shape[-1:] for t in tensors.values()}) > 1 or any(t.ndim == 0 for t in tensors.values()):
-        shapes = ", ".join(f"{name} has the shape {tuple(t.shape)}" for name, t in tensors.items())
-        raise SettingError(f"{shapes}: give one number of each per step, along the last axis.")
-    for name, t in tensors.items():
-        if not bool(((t >= 0.0) & t.isfinite()).all()):
-            raise SettingError(f"{name} holds a number that is negative or not finite, which no norm is.")
-    return list(tensors.values())
-
-
 def _check(beta: float, t: int) -> None:
-    if not is_number(beta) or not 0.0 < beta <= 1.0:
-        raise SettingError(f"beta={beta!r} is no weight of a new sample: it lies above 0 and is at most 1.")
-    if isinstance(t, bool) or not isinstance(t, int) or t < 1:
-        raise SettingError(f"t={t!r} is no step: steps are whole numbers that count from 1.")
+    check_beta(beta)
+    check_whole(1, t=t)
+    check_positive({"t": t})

@@ -15,7 +15,7 @@ from typing import get_args
 
 from adambo.errors import SettingError
 from adambo.inverse.neumann import Samples
-from adambo.theory.constants import check_condition_number, check_not_negative, check_positive, is_number
+from adambo.theory.checks import check_condition_number, check_not_negative, check_positive, check_whole, is_number
 
 
 def neumann_bias_bound(
@@ -114,7 +114,7 @@ def hypergradient_bias_bound(
 def _check(mu: float, l_g1: float, terms: int, samples: str) -> None:
     check_positive({"mu": mu, "l_g1": l_g1})
     check_condition_number(mu, l_g1)
-    if isinstance(terms, bool) or not isinstance(terms, int) or terms < 1:
-        raise SettingError(f"terms={terms!r}: a Neumann series has a whole number of terms, at least one.")
+    check_whole(1, terms=terms)
+    check_positive({"terms": terms}, "Give one within float64.")
     if samples not in get_args(Samples):
         raise SettingError(f"samples={samples!r} is not an estimator; choose one of {', '.join(get_args(Samples))}.")

@@ -13,21 +13,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import get_args
 
 from adambo.errors import SettingError
 from adambo.inverse.neumann import Samples
-from adambo.theory.constants import (
-    DerivedConstants,
-    ProblemConstants,
-    RunConstants,
+from adambo.theory.checks import (
     Statement,
+    check_condition_number,
     check_not_negative,
     check_positive,
     check_probability,
     check_statement,
+    check_whole,
 )
+from adambo.theory.constants import DerivedConstants, ProblemConstants, RunConstants
+
+DIGITS = Context(prec=28, rounding=ROUND_HALF_EVEN, traps=[])  # whatever the caller has decimals do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class ProofConstants:
 
     def unmet(self, mu: float, l_g1: float) -> list[str]:
         """The conditions known to be needed by the proof that these numbers break; an empty list proves nothing."""
+        check_positive({"mu": mu, "l_g1": l_g1})
+        check_condition_number(mu, l_g1)
         left = 16.0 / self.C2 + 7168.0 * self.c1 + 67.0 * self.c3
         largest = mu / (2.0 * (mu + l_g1))  # also gives K L² ≤ β/4, for which c2 ≤ μ/(√2 l_g1) is enough
         conditions = {
@@ -148,6 +152,12 @@ def theorem_parameters(
         >>> found.Q, f"{found.T:.3e}", f"{found.beta:.3e}"
         (41, '2.704e+22', '5.849e-11')
     """
+    if not isinstance(constants, ProblemConstants) or not isinstance(proof, ProofConstants | None):
+        wrong = ("constants", constants) if not isinstance(constants, ProblemConstants) else ("proof", proof)
+        raise SettingError(
+            f"{wrong[0]}= is a {type(wrong[1]).__name__}, but the theorem takes constants=ProblemConstants(...) and "
+            "proof=ProofConstants(...); ProblemConstants(**numbers) makes them of a dict."
+        )
     check_positive({"epsilon": epsilon})
     check_not_negative(y_error=y_error)
     check_probability(delta)
@@ -217,11 +227,8 @@ def oracle_calls(steps: int, warm_start_steps: int, terms: int, samples: Samples
         >>> oracle_calls(100, 10, 3), oracle_calls(100, 10, 3, "independent")
         (610, 710)
     """
-    if steps < 0 or warm_start_steps < 0 or terms < 1:
-        raise SettingError(
-            f"steps={steps!r}, warm_start_steps={warm_start_steps!r}, terms={terms!r}: steps cannot be negative, and a "
-            "Neumann series has at least one term."
-        )
+    check_whole(0, steps=steps, warm_start_steps=warm_start_steps)
+    check_whole(1, terms=terms)
     if samples not in get_args(Samples):
         raise SettingError(f"samples={samples!r} is not an estimator; choose one of {', '.join(get_args(Samples))}.")
     products = terms * (terms - 1) // 2 if samples == "independent" else terms - 1
@@ -253,7 +260,8 @@ def _ln_sum(a: float, b: float) -> float:
 
 def _whole(ln: float) -> int:
     """The whole number above eˡⁿ; what exceeds a small one by rounding errors alone is taken for it."""
-    value = Decimal(ln).exp()
-    if value < 10**9:
-        value *= 1 - Decimal("1e-13")
-    return int(value.to_integral_value(ROUND_CEILING))
+    with localcontext(DIGITS):
+        value = Decimal(ln).exp()
+        if value < 10**9:
+            value *= 1 - Decimal("1e-13")
+        return int(value.to_integral_value(ROUND_CEILING))
