@@ -20,6 +20,7 @@ COMMANDS = {  # name: (module, function, arguments, what it does)
     "resume": ("run", "resume", "RUN", "go on with a run that was stopped"),
     "report": ("report", "report", "RUNS...", "a page about runs, with figures and a table"),
     "sweep": ("sweep", "sweep", "EXPERIMENT", "search for good settings of an algorithm"),
+    "suggest": ("suggest", "suggest", "EXPERIMENT", "starting values for AdamBO's settings, measured, with reasons"),
     "data": ("data", "data", "check|fetch", "the files of data sets"),
     "theory": ("theory", "theory", "--constants FILE", "the parameters that AdamBO's theorem asks for"),
     "study": ("study", "study", "NAME", "a simulation of what the theory speaks about, with figure and tables"),

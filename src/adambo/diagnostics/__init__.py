@@ -15,6 +15,8 @@ from adambo.diagnostics.monitor_warnings import (
 from adambo.diagnostics.noise import Estimate
 from adambo.diagnostics.smoothness import SmoothnessProbe
 from adambo.diagnostics.smoothness_fit import SmoothnessFit, SmoothnessRecord, fit_smoothness
+from adambo.diagnostics.suggest import suggest
+from adambo.diagnostics.suggestion import Suggestion
 
 __all__ = [
     "Estimate",
@@ -29,10 +31,12 @@ __all__ = [
     "SmoothnessFit",
     "SmoothnessProbe",
     "SmoothnessRecord",
+    "Suggestion",
     "UpperSmoothnessExplodes",
     "UpperStepTooLarge",
     "check_hypergradient",
     "estimate_constants",
     "extreme_eigenvalues",
     "fit_smoothness",
+    "suggest",
 ]
