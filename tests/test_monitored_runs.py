@@ -41,7 +41,7 @@ def test_the_same_run_with_and_without_a_monitor(tmp_path):
     assert watched.fingerprint == alone.fingerprint
     assert alone.measurements == []
     assert not (alone.path / "monitor.jsonl").exists()
-    assert [one["step"] for one in watched.measurements] == [0, 2, 4, 6, 8]
+    assert [one["step"] for one in watched.measurements] == [0, 1, 2, 4, 6, 8]
     assert all(one["lower_error"] is not None and one["warnings"] == [] for one in watched.measurements)
     assert all(one["x_update"] > 0 for one in watched.measurements[1:])
     events = EventAccumulator(str(watched.path / "events"))
@@ -71,7 +71,7 @@ def test_a_resumed_run_has_the_measurements_of_an_uninterrupted_one(tmp_path, st
     resume(tmp_path / "part", Console(file=io.StringIO()), quiet=True)
     part = RunFolder.open(tmp_path / "part")
     assert part.measurements == whole.measurements
-    assert (part.path / "monitor.jsonl").read_text().count("\n") == 5
+    assert (part.path / "monitor.jsonl").read_text().count("\n") == 6
     states = [checkpoint.newest(one.checkpoints, print)[1]["workload"]["monitor"] for one in (whole, part)]
     assert states[0]["records"] == states[1]["records"]
     assert states[0]["ledger"] == states[1]["ledger"]

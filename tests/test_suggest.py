@@ -166,7 +166,7 @@ def test_nothing_is_changed_and_everything_is_counted():
 
 def test_a_judge_decides_instead_of_the_upper_loss():
     known = Quadratic()
-    problem, goal = known.problem(), known.x0 + 0.01
+    problem, goal = known.problem(), known.x0 - 0.01 * known.gradient(known.x0).sign()
     found = suggest(problem, [Draw((0,), (0,))], steps=STEPS, judge=lambda: mse_loss(flat(problem.x), goal).item())
     free = suggest(problem, [Draw((0,), (0,))], steps=STEPS)
     assert found.lr < free.lr

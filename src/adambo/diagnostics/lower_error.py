@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from adambo.algorithms.base import Algorithm
@@ -60,8 +60,9 @@ class LowerErrorMonitor:
         solver: What is watched.
         reference: One upper batch and a cross (or lower) batch, which serves every lower role.
         every: Steps from one measurement to the next. The first is at the first call of `observe`, whenever it is. A
-            step whose own hypergradient is half as large again as any before is measured too: failures can take
-            fewer steps than `every` (on a CPU, where a copy of x is kept for it; a GPU would have to be waited for).
+            step whose own hypergradient is half as large again as any before is measured too, since failures can
+            take fewer steps than `every` (on a CPU, where a copy of x is kept for it; a GPU would have to be waited
+            for); and, everywhere, steps 1, 2, 4, 8, … below `every`.
         solve_lower: Look for y*(x) to `tolerance`; otherwise by one Newton step, which is right to first order.
         tolerance: Of linear systems, relative, and of y*(x).
         most_products: Hessian products for one linear system, at most.
@@ -112,6 +113,10 @@ class LowerErrorMonitor:
                 raise SettingError(f"{name}={value!r}: give a whole number, 1 or more.")
         if not isinstance(tolerance, float) or not 0 < tolerance < 1:
             raise SettingError(f"tolerance={tolerance!r} is relative: give a number between 0 and 1, such as 1e-3.")
+        if not isinstance(seed, int) or not isinstance(ledger, Ledger | None):
+            raise SettingError(f"seed={seed!r} is a whole number, ledger={ledger!r} an adambo.Ledger or None.")
+        if not isinstance(solve_lower, bool) or not isinstance(warn, bool):
+            raise SettingError(f"solve_lower={solve_lower!r} and warn={warn!r} are True or False.")
         self.solver, self.every, self.seed, self.warn = solver, every, seed, warn
         self.reference = reference_of(reference, solver)
         self.ledger = Ledger() if ledger is None else ledger
@@ -120,6 +125,7 @@ class LowerErrorMonitor:
         self._records: list[MonitorRecord] = []
         self._due: dict[str, int] = {}  # by kind of warning, the step at which there was last reason for it
         self._x_step: float | None = None
+        self._target: Vector | None = None  # y*(x) of the last measurement
         self._first_gradient_norm: float | None = None
         self._largest_gradient_norm = 0.0
         self._marks: list[tuple[int, float, Vector]] = []  # step, lower error and y*(x)
@@ -139,13 +145,17 @@ class LowerErrorMonitor:
             self._first_gradient_norm = self._gradient_norm()
         on_host = self.solver.problem.device.type == "cpu"
         surges = on_host and self._surges()
-        if step != seen and (seen is None or step % self.every == 0 or surges):
+        if step != seen and (seen is None or self.is_due(step) or surges):
             record = self._attempt(self._measured)
             self._records.append(record)
             self._judge(record)
-        if on_host or (step + 1) % self.every == 0:
+        if on_host or self.is_due(step + 1):
             self._before = (step, clones(self.solver.problem.x), self._rows())
         return record
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is measured after so many steps, whatever happens in them."""
+        return step % self.every == 0 or (step < self.every and step.bit_count() == 1)
 
     def records(self) -> list[dict[str, Any]]:
         """All measurements as plain data, for the record of a run."""
@@ -171,8 +181,9 @@ class LowerErrorMonitor:
             StateError: If it is not that of a monitor.
         """
         names = {"records", "warnings", "due", "marks", "last", "before", "gradient_norms", "ledger"}
-        if set(state) != names:
-            raise StateError(f"The state of a LowerErrorMonitor has {sorted(names)}, but {sorted(state)} were given.")
+        if not isinstance(state, dict) or set(state) != names:
+            given = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise StateError(f"The state of a LowerErrorMonitor has {sorted(names)}, but came {given}.")
         self.ledger.load(state["ledger"])
         self._first_gradient_norm, self._largest_gradient_norm = state["gradient_norms"]
         self._records = [MonitorRecord(**record) for record in state["records"]]
@@ -195,6 +206,11 @@ class LowerErrorMonitor:
             residual = off / size if size > 0 else off
             own = added(point.f_x, point.cross(z), -1.0)
         truth = true_hypergradient(point, self._accuracy)
+        self._target = None if truth is None else truth.y
+        if truth is None:
+            unknown = dict.fromkeys((field.name for field in fields(MonitorRecord)), None)
+            known = {"step": solver.steps, "residual": _finite(residual), "curvature": _finite(curvature)}
+            return MonitorRecord(**(unknown | known | {"solved": False}))  # type: ignore[arg-type]
         size = float(norm(truth.h))
         if self._last is None:
             smoothness = smoothness_here(point, truth.h, self._accuracy)
@@ -232,7 +248,6 @@ class LowerErrorMonitor:
         self._marks = [mark for mark in self._marks if step - mark[0] <= window]
         if not self._marks or step - self._marks[-1][0] >= window // MARKS:
             self._marks.append((step, error, target))
-        self._target = target
 
     @property
     def _window(self) -> int:
@@ -243,7 +258,7 @@ class LowerErrorMonitor:
         earlier = [
             Earlier(step, error, float(norm(added(self._target, y, -1.0))))
             for step, error, y in self._marks
-            if step < record.step
+            if step < record.step and self._target is not None
         ]
         for kind, message in due_warnings(record, first, earlier, self._rates()):
             if kind is LowerLevelDoesNotTrack and record.step % self.every != 0:

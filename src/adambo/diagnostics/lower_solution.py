@@ -69,7 +69,7 @@ def conjugate_gradients(
     return LinearSolution(from_blocks(z, v), _largest_ritz_value(alphas, betas), bool((rr <= allowed).all()))
 
 
-def lower_solution(point: Point, *, tolerance: float, most: int, to_the_end: bool) -> tuple[Vector, bool, float]:
+def lower_solution(point: Point, *, tolerance: float, most: int, to_the_end: bool) -> tuple[Vector | None, bool, float]:
     """y near y*(x): after one Newton step, or to a distance of about tolerance · (1 + ‖y‖).
 
     A step that would raise g is halved. One step is exact for a quadratic g, and right to first order for all others.
@@ -81,7 +81,8 @@ def lower_solution(point: Point, *, tolerance: float, most: int, to_the_end: boo
         to_the_end: Repeat the step until the tolerance is reached, thirty times at most.
 
     Returns:
-        y, whether it is as accurate as was asked for, and the curvature seen at the start.
+        y (None where g is not convex, so that no step leads down), whether it is as accurate as was asked for, and the
+        curvature seen at the start.
     """
     y, solved, curvature = point.y.values(), False, 0.0
     rounding = 10 * max(float(torch.finfo(t.dtype).eps) for t in y)
@@ -101,8 +102,10 @@ def lower_solution(point: Point, *, tolerance: float, most: int, to_the_end: boo
                 break
             part /= 2
         else:
-            return y, length <= tolerance * (1.0 + float(norm(y))), curvature
-        y, solved = moved, found.solved
+            near = length <= tolerance * (1.0 + float(norm(y)))
+            return (y if near else None), near, curvature
+        lost = rounding * float(norm(y)) > tolerance * (1.0 + float(norm(moved)))  # of y*, in a step from far away
+        y, solved = moved, found.solved and not lost
         if to_the_end and found.solved and part * length <= max(tolerance, rounding) * (1.0 + float(norm(y))):
             return y, True, curvature
     return y, solved and not to_the_end, curvature

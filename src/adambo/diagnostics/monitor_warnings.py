@@ -11,9 +11,11 @@ GROWTH = 4.0  # of the lower error in that window; tracking with noise stays wel
 FOLLOWED = 0.5  # part of its target's way that a lower level must have made to be said to track
 MATTERS = 0.5  # part of the first hypergradient: an error of y that changes the hypergradient by less does no harm
 DIVERGES = 2.0  # step · curvature, from which on every factor of a series, and every lower step, expands
+MANY = 1e6  # times, beyond which a ratio says how small the first value was
 USELESS = 1.0  # residual of z = 0: a z with a larger one is worse than none
 NOISE = 2.0  # a step's own hypergradient, in true ones, that is made of noise
 UPHILL = 3.0  # hypergradient norms, in first ones, with which an upper loss above its first value is not noise
+RISE = 0.1  # of the first upper loss, by which one must be above it to climb; less is circling around an optimum
 STEEPER = 4.0  # local smoothness, in first ones, from which on it is not the same problem any more
 
 
@@ -129,7 +131,7 @@ def _does_not_track(
     error, bias, norm, scale = now.lower_error, now.lower_bias, now.hypergradient_norm, _scale(first, rates)
     if error is None or bias is None or norm is None or scale is None or bias * norm < MATTERS * scale:
         return None
-    if _is_noise(norm, rates):
+    if _is_noise(norm * (1 + bias), rates):  # an error of y makes the step's own hypergradient larger, too
         return None
     for then in earlier:
         if error >= GROWTH * then.lower_error and error >= FOLLOWED * then.target_moved and error > 0:
@@ -178,7 +180,9 @@ def _climbs(now: MonitorRecord, first: MonitorRecord, rates: Rates) -> bool:
         return False
     if _is_noise(now.hypergradient_norm, rates):
         return False
-    return now.upper_loss > first.upper_loss and _many_times(now.hypergradient_norm, _scale(first, rates), UPHILL)
+    if now.upper_loss <= first.upper_loss + RISE * abs(first.upper_loss):
+        return False
+    return _many_times(now.hypergradient_norm, _scale(first, rates), UPHILL)
 
 
 def _scale(first: MonitorRecord, rates: Rates) -> float | None:
@@ -203,7 +207,7 @@ def _too_far(now: MonitorRecord, first: MonitorRecord, rates: Rates) -> str:
     return (
         f"The upper step is too large: since step {first.step}, {now.step - first.step} steps ago, the upper loss rose "
         f"{_climb(now, first)}, while its smoothness, {_shown(now.smoothness)}, is what it was. Steps of the present "
-        f"length ({_shown(now.x_update)} of ‖x‖) jump over the valley. Lower lr (now {rates.lr:.3g}{_room(now)})."
+        f"length ({_shown(now.x_update)} of ‖x‖) lead uphill. Lower lr (now {rates.lr:.3g}{_room(now, rates)})."
     )
 
 
@@ -212,8 +216,8 @@ def _steep(now: MonitorRecord, first: MonitorRecord, rates: Rates) -> str:
         f"The upper smoothness explodes: since step {first.step}, {now.step - first.step} steps ago, hypergradients "
         f"change {_times(now.smoothness, first.smoothness)} as fast (smoothness {_shown(first.smoothness)} then, "
         f"{_shown(now.smoothness)} now), and the upper loss rose {_climb(now, first)}. A step size that was right at "
-        f"the start is too large here: lower lr (now {rates.lr:.3g}{_room(now)}), clip the hypergradient, or take a "
-        "method whose step does not grow with it (AdamBO, BOREP, SLIP)."
+        f"the start is too large here: lower lr (now {rates.lr:.3g}{_room(now, rates)}), clip the hypergradient, or "
+        "take a method whose step does not grow with it (AdamBO, BOREP, SLIP)."
     )
 
 
@@ -224,8 +228,10 @@ def _climb(now: MonitorRecord, first: MonitorRecord) -> str:
     )
 
 
-def _room(now: MonitorRecord) -> str:
-    return f"; gradient descent needs less than 2/smoothness = {2 / now.smoothness:.2g}" if now.smoothness else ""
+def _room(now: MonitorRecord, rates: Rates) -> str:
+    if not now.smoothness or rates.lr < DIVERGES / now.smoothness:
+        return ""
+    return f"; gradient descent needs less than 2/smoothness = {DIVERGES / now.smoothness:.2g}"
 
 
 def _ratio(rates: Rates) -> str:
@@ -241,7 +247,7 @@ def _many_times(now: float | None, then: float | None, times: float) -> bool:
 
 
 def _times(now: float | None, then: float | None) -> str:
-    return f"{now / then:.3g}×" if now is not None and then else "without bound"
+    return f"{now / then:.3g}×" if now is not None and then and now < MANY * then else "more than a million times"
 
 
 def _shown(value: float | None) -> str:

@@ -35,10 +35,12 @@ class TrueHypergradient(NamedTuple):
     solved: bool
 
 
-def true_hypergradient(point: Point, accuracy: Accuracy) -> TrueHypergradient:
-    """∇Φ at the x of `point`; y*(x) is looked for from its y, where it stays."""
+def true_hypergradient(point: Point, accuracy: Accuracy) -> TrueHypergradient | None:
+    """∇Φ at the x of `point`; y*(x) is looked for from its y, where it stays. None where g has no minimum in sight."""
     tolerance, most, to_the_end = accuracy
     y, found_y, curvature = lower_solution(point, tolerance=tolerance, most=most, to_the_end=to_the_end)
+    if y is None:
+        return None
     with point.elsewhere(y=y) as there:
         f = float(there.f.detach())
         h, found = exact_hypergradient(there, accuracy)
@@ -61,7 +63,10 @@ def smoothness_here(point: Point, h: Vector, accuracy: Accuracy) -> float:
             break
         moved = added(x, way, length / size)
         with point.elsewhere(x=moved) as there:
-            way = added(true_hypergradient(there, accuracy).h, h, -1.0)
+            truth = true_hypergradient(there, accuracy)
+        if truth is None:
+            break
+        way = added(truth.h, h, -1.0)
         found = max(found, float(norm(way)) / length)
     return found
 

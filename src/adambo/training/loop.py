@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,17 +181,19 @@ class _Training:
 
     def _observe(self) -> None:
         every = self.plan.monitor_every
-        if every is None or (self.step != 1 and (self.step + 1) % every > 1 % every):
-            return  # the monitor also looks at the first step, and at those before a measurement
-        with self._clock_stopped(), random_state_kept():
+        if every is None:
+            return
+        # Measurements of the plan are no part of training; to wait for a device in between would slow it down.
+        aside = self._clock_stopped() if self.step % every == 0 else nullcontext()
+        with aside, random_state_kept():
             measurement = self.workload.observe()
-            if measurement is None:
-                return
-            self.run.record_measurement(measurement)
-            if self._events is not None:
-                self._events.measured(measurement)
-            for warning in measurement.get("warnings", ()):
-                self.progress.say(f"Warning at step {self.step}, {warning['name']}. {warning['message']}")
+        if measurement is None:
+            return
+        self.run.record_measurement(measurement)
+        if self._events is not None:
+            self._events.measured(measurement)
+        for warning in measurement.get("warnings", ()):
+            self.progress.say(f"Warning at step {self.step}, {warning['name']}. {warning['message']}")
 
     def _evaluate(self) -> None:
         if self.evaluated == self.step:
