@@ -3,6 +3,7 @@
 import copy
 import json
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -234,6 +235,33 @@ def test_a_lower_step_that_diverges_is_called_so():
     monitor = watched(solver, 200)
     assert names(monitor)[0] == "LowerLevelDoesNotTrack"
     assert "lower_lr to about 0.25" in monitor.warnings[0]["message"]
+
+
+@pytest.mark.parametrize("every", [1, 10, 25])
+@pytest.mark.parametrize("lower_lr", [1.0, 3.0])
+@pytest.mark.parametrize("method", [AdamBO, StocBiO, partial(SOBA, z_lr=0.1)])
+@pytest.mark.filterwarnings("ignore:The lower step size")  # which the solver says itself
+def test_a_lower_level_that_explodes_is_named_long_before_the_end(method, lower_lr, every):
+    solver = method(Quadratic(seed=1).problem(), lr=0.01, lower_lr=lower_lr)
+    monitor = watched(solver, 30, every=every)
+    assert names(monitor)[0] == "LowerLevelDoesNotTrack"
+    assert monitor.warnings[0]["step"] <= 25
+    assert "diverges: lower_lr" in monitor.warnings[0]["message"]
+
+
+@pytest.mark.parametrize("solve_lower", [False, True])
+def test_where_no_lower_minimum_is_found_nothing_is_told_of_it(solve_lower):
+    x, y = (torch.full((1,), 0.1, dtype=torch.double, requires_grad=True) for _ in range(2))
+    problem = Problem(lambda b: (y + x).square().sum(), lambda b: (y.square() - 1).square().sum() / 4, x, y)
+    record = LowerErrorMonitor(SOBA(problem), REFERENCE, solve_lower=solve_lower).observe()
+    assert (record.lower_error, record.lower_bias, record.hypergradient_norm) == (None, None, None)
+    assert not record.solved
+
+
+@pytest.mark.parametrize("setting", [{"seed": 1.5}, {"ledger": 3}, {"solve_lower": "yes"}, {"warn": None}])
+def test_settings_of_a_wrong_kind_are_refused(setting):
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        LowerErrorMonitor(SOBA(Quadratic().problem()), REFERENCE, **setting)
 
 
 def sharpening(step):

@@ -51,6 +51,9 @@ class LowerErrorMonitor:
         UpperStepTooLarge           the upper loss is above its first value and ∇Φ 3× its first, on no steeper ground
         UpperSmoothnessExplodes     the same, and ∇Φ changes 4× as fast as at the start
 
+    What is large is judged by where the run began: one that begins at its optimum, and leaves it with steps that do
+    not shrink with the gradient, as Adam's, is warned of although it may only circle there.
+
     Nothing of the problem is changed: parameters, gradients, buffers and random numbers are what they were. y*(x) is
     that of the reference draw, so on noisy data `lower_error` has a floor. A measurement takes three linear systems in
     y, and three gradients in x; the first one some more, for the smoothness. With tasks, the rows are those that the

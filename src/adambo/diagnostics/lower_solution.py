@@ -94,6 +94,8 @@ def lower_solution(point: Point, *, tolerance: float, most: int, to_the_end: boo
             )
         curvature = found.curvature if number == 0 else curvature
         length, part = float(norm(found.z)), 1.0
+        if length == 0 and not found.solved:
+            return None, False, curvature
         for _ in range(MOST_HALVINGS):
             moved = added(y, found.z, -part)
             with point.elsewhere(y=moved) as there:
