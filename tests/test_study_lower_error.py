@@ -9,7 +9,7 @@ import torch
 
 import adambo
 from adambo import AdamBO, Draw, Neumann, Problem
-from adambo.studies import lower_error
+from adambo.studies import lower_error, lower_error_sheets
 from adambo.studies.findings import Effort
 from adambo.studies.lower_error_runs import (
     BETA_SQ,
@@ -138,6 +138,18 @@ def test_counter_examples_are_those_of_the_specification():
     assert adversary(coupled(1.0), 10)[0] == 0.0
     sigma = rows["(R), constant"]["noise"]
     assert 0 < sigma < 1
+    # It is in proportion to ‖û‖, and grows as β falls.
+    ones = torch.ones(1000, dtype=torch.float64)
+    assert lower_error.largest_noise(0.25, 3 * ones) == pytest.approx(3 * sigma, rel=0.02)
+    by_beta = found["noise by beta"]
+    assert by_beta[0.1] < by_beta[0.05] < by_beta[0.02]
+
+
+def test_the_loosest_time_is_told():
+    cell = {"steps": 250, "looseness": {name: [2.0, 50.0, 640.0, 30.0] for name in BOUNDS}}
+    told = lower_error_sheets._looseness({0.08: [cell, cell]})
+    assert "2 [2, 2] times the quantile at 0.2/β and 30 [30, 30] times at the end" in told
+    assert "the loosest of the times is 5/β, with 640 [640, 640] times" in told
 
 
 def test_the_interval_of_a_share():
@@ -154,6 +166,10 @@ def test_the_study_is_the_same_with_two_processes(tmp_path):
     assert figure.stat().st_size > 10_000
     assert numbers.stat().st_size < 300_000
     assert f"No run of {RUNS * 2 * len(BETAS)} exceeded" in page.read_text()
+    text = page.read_text()
+    assert "runs last 0.4/β to 0.64/β steps" in text  # eight steps at least
+    assert "times the quantile at 0.0064/β" in text
+    assert not any(f"at {time}/β" in text for time in ("0.2", "5", "20"))
     for cell in one.numbers["beta"]["0.08"]:
         assert cell["largest step"] <= 1 + 1e-12
         assert set(cell["bounds"]) == set(BOUNDS)

@@ -12,8 +12,9 @@ import pytest
 from adambo.studies.catalogue import conducted
 from adambo.studies.findings import Effort
 from adambo.studies.rate import averages
-from adambo.studies.rate_curve import Curve
-from adambo.studies.rate_scalings import MU, PROBLEMS, REFERENCE, SCALINGS, THEOREM, problem_of
+from adambo.studies.rate_conclusions import _about_lambda, _slower
+from adambo.studies.rate_curve import NO_NOISE, NOISE, RATIOS, Curve, practical
+from adambo.studies.rate_scalings import MU, PROBLEMS, REFERENCE, SCALINGS, THEOREM, power_of, problem_of
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,19 @@ def test_every_method_of_the_table_has_its_numbers(folders: list[Path]) -> None:
     assert all(f"| {label} |" in page for label in SCALINGS)
 
 
-def test_a_seed_has_the_same_numbers_in_any_company() -> None:
-    few, many = (averages("quadratic", THEOREM, 0.5, 300, seeds) for seeds in (2, 4))
+@pytest.mark.parametrize("kind", PROBLEMS)
+@pytest.mark.parametrize("label", [THEOREM, "SUSTAIN"])
+def test_a_seed_has_the_same_numbers_in_any_company(kind: str, label: str) -> None:
+    few, many = (averages(kind, label, 0.5, 300, seeds) for seeds in (2, 5))
     for one, other in zip(few, many, strict=True):
         assert other[:2] == pytest.approx(one, rel=1e-12)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.05, 0.5, 0.8])
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_the_smoothness_does_not_depend_on_the_seeds(kind: str, noise: float) -> None:
+    """Deviations of every seed are scaled to the same largest norm."""
+    assert {problem_of(kind, noise, seeds).smoothness for seeds in (2, 3, 8, 20)} == {round(2 + noise, 12)}
 
 
 @pytest.mark.parametrize("horizon", [256, 1024, 16384])
@@ -90,3 +100,27 @@ def test_a_tiny_lambda_leaves_circles_as_wide_as_the_ratio_of_the_rates() -> Non
         assert long > 0.7 * short
     assert 3.0 < ends["4β"][1] / ends["β"][1] < 5.5
     assert averages("quadratic", THEOREM, 1e-3, 2048, 2)[2][0] < 0.1 * ends["β"][1]
+
+
+def power_law(norm: float, square: float, end: float = 1.0) -> Curve:
+    """A curve whose two seeds fall with these slopes, and end at `end`."""
+    horizons = [2**k for k in range(7, 15)]
+    return Curve(horizons, [[[T**norm] * 2, [T**square] * 2, [end] * 2] for T in horizons])
+
+
+def test_a_method_that_is_slower_in_the_mean_square_alone_is_named() -> None:
+    told = _slower(
+        {("unbounded", "SUSTAIN", NOISE): power_law(-0.35, -0.43), ("quadratic", "SLIP", NOISE): power_law(-0.3, 0)}
+    )
+    assert "SUSTAIN on unbounded smoothness, mean square (−0.43 [−0.43, −0.43] against −2/3)" in told
+    assert "mean norm" not in told
+    assert "SLIP" not in told  # of its squares nothing is proved
+    assert [power_of(proved) for proved in ("−1/5", "−2/3", "–")] == [-1 / 5, -2 / 3, None]
+
+
+@pytest.mark.parametrize(("ratio", "told"), [(16.0, True), (756.0, False), (4.0, False)])
+def test_circles_are_told_of_only_if_they_are_as_wide_as_expected(ratio: float, told: bool) -> None:
+    curves = {("quadratic", practical(each), NOISE): power_law(-0.3, -0.5) for each in RATIOS}
+    ends = {practical("4β"): ratio, practical("β/4"): 1.0, THEOREM: 1.0}
+    curves |= {("quadratic", label, NO_NOISE): power_law(0.0, 0.0, end) for label, end in ends.items()}
+    assert ("x circles" in _about_lambda("quadratic", curves, [2**k for k in range(7, 15)])) is told

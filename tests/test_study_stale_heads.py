@@ -14,15 +14,18 @@ from adambo.studies.stale_heads_runs import (
     RATE,
     SERIES_STEP,
     TERMS,
+    above_one_step,
     by_visit,
     columns,
     digits_run,
+    digits_size,
     head_error,
     minimising_heads,
     order,
     predicted,
     visited,
 )
+from adambo.studies.stale_heads_sheets import left_at_rest
 from adambo.testing import TaskQuadratics, flat
 
 
@@ -68,6 +71,27 @@ def test_no_error_is_above_its_bound_and_many_steps_leave_the_drift():
     # With y_k* at rest, nothing but the contraction is left.
     still, _ = predicted(before, torch.zeros_like(drift))
     assert float(still[4, many]) == pytest.approx(float(before[0, many]) * 0.9**200)
+
+
+def test_every_visit_but_the_first_is_held_against_one_step_of_the_bound():
+    visits = order(4, 30, seed=0)
+    record = visited(TaskQuadratics(count=4, seed=0), visits)
+    assert above_one_step(record, visits) == (0, (30 - 4) * len(columns()))
+    # Without the drift many errors are above, and one visit that is too far off is found.
+    above, checked = above_one_step(record._replace(drift=torch.zeros_like(record.drift)), visits)
+    assert checked / 5 < above < checked
+    far = record.before.clone()
+    far[-1, 0] *= 50
+    assert above_one_step(record._replace(before=far), visits)[0] == 1
+
+
+def test_digits_are_as_large_as_the_share_says():
+    whole, part, tiny = (digits_size(share) for share in (1.0, 0.5, 0.04))
+    assert (whole.tasks, whole.per_step, whole.steps, whole.visits) == (60, 10, 150, 25)
+    assert (part.steps, part.visits_in_words) == (75, "12 or 13 visits to each")
+    assert (tiny.preset, tiny.tasks, tiny.visits_in_words) == ("tiny", 20, "1 visit to each")
+    assert left_at_rest(0.1, 50, whole) == pytest.approx(0.999**1255)
+    assert left_at_rest(0.1, 50, tiny) == pytest.approx(0.999**55)
 
 
 def test_the_mean_by_visit_is_over_the_tasks():
@@ -121,6 +145,9 @@ def test_the_study_is_the_same_with_two_processes(tmp_path, monkeypatch):
     assert numbers.stat().st_size < 300_000
     text = page.read_text()
     assert "plus the drift in 0 of" in text
+    assert "in a new order, 120, 120 and 300 steps." in text
+    assert "20 tasks, 10 per step,\n1 visit to each, the preset `tiny` but for" in text
+    assert "x at rest would leave 0.95 at most" in text
     assert "1 runs of digits diverged" in text
     assert "| 1 of 2 |" in text
     assert "Digits, γ = 0.005, hypergradient current: from N = 1 to N = 50 the test accuracy gains, by 0.245" in text

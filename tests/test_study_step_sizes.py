@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adambo.studies import step_sizes_longer
 from adambo.studies.catalogue import conducted
 from adambo.studies.findings import Effort
 from adambo.studies.step_size_runs import CONTROL, DISTANCES, GRID, PER_DECADE, Range, final_gradients, stable_step
-from adambo.studies.step_sizes import METHODS
+from adambo.studies.step_sizes import METHODS, NORMALISED, PLAIN, _control
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,7 @@ def test_the_files_are_the_same_for_one_process_and_for_two(folders: list[Path])
 def test_every_method_has_its_numbers_for_every_seed_and_step_size(folders: list[Path]) -> None:
     numbers = json.loads((folders[0] / "step-sizes.json").read_text())
     assert len(numbers["final_gradients"]) == len(METHODS) * (1 + len(DISTANCES))
+    assert {np.shape(each) for each in numbers["longer"].values()} == {(2, len(GRID))}
     assert all(np.shape(each["by_seed"]) == (2, len(GRID)) for each in numbers["final_gradients"])
 
 
@@ -73,6 +75,7 @@ def test_the_range_counts_the_step_sizes_that_converge() -> None:
     found = Range([row, [1.0] * len(GRID)])
     assert found.decades == [3 / PER_DECADE, 0.0]
     assert (found.smallest(), found.largest()) == ([GRID[5]], [GRID[9]])
+    assert found.holes() == [2]
     assert found.some.tolist() == [True, False]
     assert found.largest_finite()[1] == GRID[-1]
     assert Range([[1.0] * 3 + [math.inf] + [1.0] * (len(GRID) - 4)]).largest_finite() == [GRID[2]]
@@ -83,3 +86,31 @@ def test_on_the_quadratic_the_bound_is_that_of_gradient_descent() -> None:
     bound = stable_step(CONTROL, seeds=2)
     edges = np.array(found.largest_finite())
     assert ((edges > bound.mean / 4) & (edges < 4 * bound.mean)).all()
+
+
+def test_the_page_says_within_how_many_steps(folders: list[Path]) -> None:
+    page = (folders[0] / "step-sizes.md").read_text()
+    assert "9 of 9 of them converge within 20 steps at no step size" in page
+    assert "1000 steps" not in page
+    assert "Normalisation helps" not in page  # after 20 steps far out no method has converged
+
+
+def some_that_converge(count: int) -> Range:
+    return Range([[0.1] * count + [10.0] * (len(GRID) - count)] * 2)
+
+
+@pytest.mark.parametrize(("near", "far", "helps"), [(2, 3, True), (2, 0, False), (8, 3, False)])
+def test_normalisation_helps_only_if_normalised_methods_converge_far_out(near: int, far: int, helps: bool) -> None:
+    ranges = {(label, CONTROL): some_that_converge(near) for label in NORMALISED}
+    ranges |= {(label, DISTANCES[-1]): some_that_converge(far) for label in NORMALISED}
+    ranges |= {(label, CONTROL): some_that_converge(5) for label in PLAIN}
+    ranges |= {(label, DISTANCES[-1]): some_that_converge(0) for label in PLAIN}
+    assert ("Normalisation helps" in _control(ranges)) is helps
+
+
+def test_what_is_slow_is_told_from_what_never_converges() -> None:
+    found = {"SOBA": (some_that_converge(0), some_that_converge(1)), "TTSA": (some_that_converge(0),) * 2}
+    told = step_sizes_longer.sentence(found, 1000)
+    assert "In 10000 steps" in told
+    assert "that do not in 1000: SOBA (2 of 2 seeds, best final ‖∇Φ‖ 0.1 [0.1, 0.1])" in told
+    assert told.endswith("Not even then: TTSA.")

@@ -33,7 +33,7 @@ def suggest(words: Sequence[str], out: Console, err: Console) -> int:
     parser.option(
         "judge", Judged, "validation", "What short runs are judged by: the metric on data held out, or the upper loss."
     )
-    parser.option("most", int, 16, "The most terms of the series, and the most lower steps, that a step may take.")
+    parser.option("most", int, 64, "The most terms of the series, and the most lower steps, that a step may take.")
     own, given = parser.read(rest)
     configured = configured_from(experiment, own, given)
     runner.refuse_missing_data(configured)
@@ -45,7 +45,7 @@ def suggest(words: Sequence[str], out: Console, err: Console) -> int:
     return 0
 
 
-def suggested(configured: Configured, judged: Judged = "validation", most: int = 16) -> Suggestion:
+def suggested(configured: Configured, judged: Judged = "validation", most: int = 64) -> Suggestion:
     """Settings for the run that is configured; data are held out to judge by, as in a sweep.
 
     Raises:

@@ -42,7 +42,7 @@ def suggest(
     *,
     steps: int = 1000,
     trial_steps: int | None = None,
-    most: int = 16,
+    most: int = 64,
     judge: Callable[[], float] | None = None,
     ledger: Ledger | None = None,
     seed: int = 0,

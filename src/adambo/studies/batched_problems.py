@@ -30,8 +30,9 @@ class BatchedProblem(ABC):
     Attributes:
         x0, y0: Where the runs start.
         samples: How many each problem has.
-        smoothness: A bound on the eigenvalues of ∇²yy G of every sample, the same for all seeds; its inverse is the
-            step of Neumann series.
+        smoothness: A bound on the eigenvalues of ∇²yy G of every sample of every run, the step of Neumann series its
+            inverse. Deviations are scaled to the same largest norm for every seed of a noise, so that it is the same
+            whatever seeds run together, and with it the numbers of a seed.
     """
 
     x0: Array

@@ -5,6 +5,7 @@ How loose they are by time and by β, how many runs exceed them, and the sequenc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from adambo.studies import lower_error_figure, lower_error_sheets
 from adambo.studies.cells import computed
 from adambo.studies.findings import Effort, Findings
 from adambo.studies.lower_error_runs import FIRST_ERROR, SIGMA, Setting, adversary, coupled, setting, simulated
-from adambo.studies.lower_error_sheets import BETAS, BOUNDS, DELTAS, MOMENTS_IN_TIME, RUNS
+from adambo.studies.lower_error_sheets import BETAS, BOUNDS, DELTAS, LENGTH, MOMENTS_IN_TIME, RUNS, lengths
 from adambo.theory import (
     LowerLevel,
     contraction_error_bound,
@@ -29,9 +30,9 @@ from adambo.theory import (
 )
 
 SEEDS = 10
-LENGTH = 20.0  # of a run, in units of 1/β
 DRAWN = 24  # times at which curves are drawn
 DELTA = DELTAS[2]
+OTHER_BETAS = (0.05, 0.02)  # of the counter-example with constant ‖û‖
 
 
 def study(effort: Effort) -> Findings:
@@ -47,12 +48,16 @@ def study(effort: Effort) -> Findings:
 
     return Findings(
         title="The lower-level error against its bounds",
-        setting=SETTING,
+        setting=_setting(of),
         sheets=lower_error_sheets.sheets(of, failing),
         conclusions=lower_error_sheets.conclusions(of, failing),
         draw=draw,
         size=(11.0, 6.4),
-        numbers={"beta": {f"{beta:g}": cells for beta, cells in of.items()}, "counter-examples": failing["rows"]},
+        numbers={
+            "beta": {f"{beta:g}": cells for beta, cells in of.items()},
+            "counter-examples": failing["rows"],
+            "fails up to sigma, constant": {f"{beta:g}": sigma for beta, sigma in failing["noise by beta"].items()},
+        },
     )
 
 
@@ -62,7 +67,7 @@ def problem_cell(beta: float, seed: int, steps: int) -> dict[str, Any]:
     record = simulated(given, RUNS, steps, key_of(seed, f"{beta:g}"))
     bounds = bounds_of(given, record.u_norms)
     times = sorted({round((steps - 1) ** (k / (DRAWN - 1))) for k in range(DRAWN)} | {steps - 1})  # counted from 0
-    named = [min(max(1, round(m / beta * (steps - 1) * beta / LENGTH)), steps - 1) for m in MOMENTS_IN_TIME]
+    named = [min(max(1, round(m / LENGTH * (steps - 1))), steps - 1) for m in MOMENTS_IN_TIME]
     late = slice(named[2], None)
     return {
         "steps": steps,
@@ -162,16 +167,20 @@ def counter_examples(steps: int) -> dict[str, Any]:
             "largest": float(finite.max()),
             "noise": None if is_path else largest_noise(share, u),
         }
-    return {"curves": curves, "rows": rows, "steps": steps}
+    by_beta = {0.1: rows["(R), constant"]["noise"]} | {beta: largest_noise(0.25, ones, beta) for beta in OTHER_BETAS}
+    return {"curves": curves, "rows": rows, "steps": steps, "noise by beta": by_beta}
 
 
-def largest_noise(share: float, u: Tensor) -> float:
-    """The σ_{g,1} up to which (R) with equality exceeds the printed bound somewhere, by bisection; 0 if it is tiny."""
+def largest_noise(share: float, u: Tensor, beta: float = 0.1) -> float:
+    """The σ_{g,1} up to which (R) with equality exceeds the printed bound somewhere, by bisection; 0 if it is tiny.
+
+    Both are linear in σ² and ‖û‖² where V_1 = 0, so that it is proportional to ‖û‖.
+    """
     low, high = 1e-200, 10.0
     ones = torch.ones_like(u)
 
     def fails(sigma: float) -> bool:
-        level = coupled(share, sigma_g1=sigma)
+        level = coupled(share, beta, sigma_g1=sigma)
         return bool(
             (unrolled_recursion(level, 0.0, u, ones) > printed_error_bound(level, 0.0, u, ones, DELTA) * (1 + 1e-9))
             .any()
@@ -179,6 +188,7 @@ def largest_noise(share: float, u: Tensor) -> float:
 
     if not fails(low):
         return 0.0
+    low = 1e-6 if fails(1e-6) else low
     while high / low > 1.01:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if fails(middle) else (low, middle)
@@ -200,13 +210,14 @@ def _quantile(values: Tensor, q: float) -> list[float]:
     return found
 
 
-SETTING = f"""\
+def _setting(of: Mapping[float, lower_error_sheets.Cells]) -> str:
+    return f"""\
 AdamBO on quadratic problems with x of dimension 3 and y of dimension 2, under the conditions of the theorem: λ = 1,
 γ = 2β/μ, Gaussian noise of ∇y G with Pr(‖noise‖ ≥ s) = exp(−2s²/σ²), σ = {SIGMA:g}, and the largest η for which all
 bounds are proved, K L² = β/4. The lower Hessian has eigenvalues 1 and 1.5, ‖dy*/dx‖ = 1, the series ten terms without
-noise; the upper gradients are noisy. V_t = ‖y_t − y*(x_t)‖² starts from 1; runs last {LENGTH:g}/β steps, {RUNS} runs
-for every problem and β. The smoothness of these problems is bounded (L_1 = 0), so that L̂_t is one number, the
-Lipschitz constant of h in y, and the lemma's ball is the whole space. û_t, which the bounds take from the run, is
+noise; the upper gradients are noisy. V_t = ‖y_t − y*(x_t)‖² starts from 1; runs last {lengths(of)} steps,
+{RUNS} runs for every problem and β. The smoothness of these problems is bounded (L_1 = 0), so that L̂_t is one number,
+the Lipschitz constant of h in y, and the lemma's ball is the whole space. û_t, which the bounds take from the run, is
 recorded beside the momentum with the same draws at y*(x_t).
 
 The bounds: (R) unrolled (`theory.recursion_error_bound`), its contraction (`contraction_error_bound`), one number for

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from adambo.report.palette import BLUE, GOLD, GREEN, GREY, PLUM, PURPLE, SKY, VERMILION
 from adambo.studies.interval import geometric
-from adambo.studies.lower_error_sheets import BOUNDS, MOMENTS_IN_TIME, PARTS, Cells, part_share
+from adambo.studies.lower_error_sheets import BOUNDS, LENGTH, MOMENTS_IN_TIME, PARTS, Cells, part_share
 
 LOOKS = {
     "recursion": (BLUE[0], "-", "(R) unrolled"),
@@ -57,9 +57,9 @@ def _looseness(place: Axes, of: Mapping[float, Cells]) -> None:
         found = [geometric([c["looseness"]["recursion"][k] for c in of[beta]]) for beta in betas]
         errors = [[f.mean - f.low for f in found], [f.high - f.mean for f in found]]
         place.errorbar(betas, [f.mean for f in found], errors, marker="osD^"[k], ms=4, capsize=2, lw=1.2,
-                       color=PATHS[k], label=f"t = {moment:g}/β")  # fmt: skip
+                       color=PATHS[k], label=f"t = {moment / LENGTH:g} T")  # fmt: skip
     place.axhline(1.0, color="0.6", lw=0.8)
-    _label(place, "β", "bound / 0.9-quantile of V_t", "Looseness of (R) unrolled")
+    _label(place, "β", "bound / 0.9-quantile of V_t", "Looseness of (R) unrolled, by time of the run")
     _beta_ticks(place, betas)
     place.legend(frameon=False, fontsize=7.5, ncols=2, loc=(0.02, 0.36))
 

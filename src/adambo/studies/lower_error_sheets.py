@@ -11,7 +11,8 @@ from adambo.studies.interval import Interval, geometric
 Cells = Sequence[Mapping[str, Any]]
 BETAS = (0.08, 0.04, 0.02, 0.01, 0.005)
 DELTAS = (0.5, 0.2, 0.1, 0.05, 0.01)
-MOMENTS_IN_TIME = (0.2, 1.0, 5.0, 20.0)  # in units of 1/β
+LENGTH = 20.0  # of a run, in units of 1/β
+MOMENTS_IN_TIME = (0.2, 1.0, 5.0, 20.0)  # in units of 1/β, for runs of full length; of shorter ones the same shares
 BOUNDS = ("recursion", "contraction", "uniform", "printed")
 RUNS = 200
 PARTS = ("start", "variance", "drift", "ln(T/δ)")
@@ -20,21 +21,21 @@ PARTS = ("start", "variance", "drift", "ln(T/δ)")
 def sheets(of: Mapping[float, Cells], failing: Mapping[str, Any]) -> list[Sheet]:
     seeds = len(next(iter(of.values())))
     means = f"geometric mean and 95 % interval over {seeds} problems with {RUNS} runs each"
-    times = "/".join(f"{m:g}" for m in MOMENTS_IN_TIME)
+    shares = ", ".join(f"{100 * m / LENGTH:g}" for m in MOMENTS_IN_TIME)
     return [
         Sheet(
-            f"Looseness of each bound, δ = {DELTAS[2]:g}, at the times {times} in units of 1/β (of a run of 20/β); "
-            f"{means}.",
+            f"Looseness of each bound, δ = {DELTAS[2]:g}, after {shares} % of the runs, which last {lengths(of)} "
+            f"steps; time in units of 1/β; {means}.",
             ["β", "time β", *BOUNDS],
             [
-                [f"{beta:g}", f"{MOMENTS_IN_TIME[k]:g}",
+                [f"{beta:g}", f"{moments(cells, beta)[k]:.3g}",
                  *(geometric([c["looseness"][name][k] for c in cells]).text() for name in BOUNDS)]
                 for beta, cells in of.items() for k in range(len(MOMENTS_IN_TIME))
             ],
         ),
         Sheet(
-            "By what all late steps (from 5/β) of a share 1 − δ of the runs stay below each bound at once; "
-            f"δ = {DELTAS[2]:g}; {means}.",
+            "By what all late steps (from a quarter of the run on) of a share 1 − δ of the runs stay below each bound "
+            f"at once; δ = {DELTAS[2]:g}; {means}.",
             ["β", *BOUNDS],
             [
                 [f"{beta:g}",
@@ -61,9 +62,9 @@ def sheets(of: Mapping[float, Cells], failing: Mapping[str, Any]) -> list[Sheet]
         Sheet(
             "Where the printed form fails: V_1 = 0, β = 0.1, μ = 1, l = 2, no noise; (R) with equality, or the path "
             f"of g = ½(y − x)² whose x goes as far from y as the lemma allows. Ratio to the printed bound up to step "
-            f"{failing['steps']}; exact numbers, nothing is drawn. The last column is the σ up to which a failure "
-            "remains when noise is added, for ‖û‖ = 1.",
-            ["sequence", "K L²/β", "fails from step", "ratio at t = 100", "largest ratio", "fails up to σ"],
+            f"{failing['steps']}; exact numbers, nothing is drawn. The last column is the σ/‖û‖ up to which a "
+            "failure remains when noise is added.",
+            ["sequence", "K L²/β", "fails from step", "ratio at t = 100", "largest ratio", "fails up to σ/‖û‖"],
             [
                 [name.removesuffix(", coupling 1").removesuffix(", coupling 64"), f"{row['coupling']:g}",
                  "never" if row["first"] is None else f"{row['first']}", f"{row['at 100']:.3g}",
@@ -72,6 +73,17 @@ def sheets(of: Mapping[float, Cells], failing: Mapping[str, Any]) -> list[Sheet]
             ],
         ),
     ]  # fmt: skip
+
+
+def moments(cells: Cells, beta: float) -> list[float]:
+    """The times at which looseness is told, in units of 1/β: fixed shares of the runs, however long these are."""
+    return [m / LENGTH * cells[0]["steps"] * beta for m in MOMENTS_IN_TIME]
+
+
+def lengths(of: Mapping[float, Cells]) -> str:
+    """How long runs are, in words."""
+    found = sorted({f"{cells[0]['steps'] * beta:.3g}" for beta, cells in of.items()}, key=float)
+    return f"{found[0]}/β" if len(found) == 1 else f"{found[0]}/β to {found[-1]}/β"
 
 
 def part_share(cell: Mapping[str, Any], part: str) -> float:
@@ -132,9 +144,13 @@ def _looseness(of: Mapping[float, Cells]) -> str:
     betas = sorted(of)
     told = []
     for beta in (betas[-1], betas[0]):
-        early, late = (geometric([c["looseness"]["recursion"][k] for c in of[beta]]) for k in (0, 3))
-        told.append(f"for β = {beta:g} (R)'s bound is {early.text()} times the quantile at 0.2/β and {late.text()} "
-                    "times at the end")  # fmt: skip
+        by_time = [geometric([c["looseness"]["recursion"][k] for c in of[beta]]) for k in range(len(MOMENTS_IN_TIME))]
+        worst, times = max(by_time), [f"{time:.3g}/β" for time in moments(of[beta], beta)]
+        told.append(
+            f"for β = {beta:g} (R)'s bound is {by_time[0].text()} times the quantile at {times[0]} and "
+            f"{by_time[-1].text()} times at the end; the loosest of the times is {times[by_time.index(worst)]}, with "
+            f"{worst.text()} times"
+        )
     contraction, printed = (
         geometric(
             [
@@ -169,6 +185,7 @@ def _failures(failing: Mapping[str, Any], everything: Mapping[str, Sequence[tupl
     one, five, constant = (rows[f"(R), {name}"] for name in ("impulse in step 1", "impulse in step 5", "constant"))
     path = rows["a path, impulse in step 1"]
     count, runs = sum(count for count, _ in everything["printed"]), everything["printed"][0][1]
+    noises = ", ".join(f"{sigma:.2g} ‖û‖ at β = {beta:g}" for beta, sigma in failing["noise by beta"].items())
     met = (
         f"None of the {runs} simulated runs of AdamBO came above it"
         if count == 0
@@ -178,7 +195,7 @@ def _failures(failing: Mapping[str, Any], everything: Mapping[str, Sequence[tupl
     return (
         f"The printed form is exceeded by (R) itself: {one['at 100']:.3g} and {five['at 100']:.3g} times at t = 100 "
         f"after one impulse in step 1 and step 5 (K L² = 0.08 β), {constant['largest']:.4g} times for constant ‖û‖ at "
-        f"K L² = β/4; a path that obeys the lemma exceeds it {when} at K L² = β/4. {met}: the failure needs noise "
-        f"below σ = {one['noise']:.2g} after an impulse (‖û_1‖ = 1) and {constant['noise']:.2g} for constant ‖û‖ = 1, "
-        "because its variance term, which is ample, covers it."
+        f"K L² = β/4; a path that obeys the lemma exceeds it {when} at K L² = β/4. {met}: its variance "
+        f"term, which is ample, covers the failure unless σ is below {one['noise']:.2g} ‖û_1‖ after an impulse in step "
+        f"1 (β = 0.1), and for constant ‖û‖ below {noises} (over {failing['steps']} steps)."
     )

@@ -68,6 +68,21 @@ SCALINGS = {
     "AccBO": Scaling("AccBO", _two_thirds, 1 / 64, "−1/3", "–"),
     "VR-AdamBO, λ = 1": Scaling("VR-AdamBO", (1 / 3, 2 / 3, 2 / 3), 1 / 16, "–", "–", 1.0),
 }
+
+
+def power_of(proved: str) -> float | None:
+    """A proved power as a number; None where there is none.
+
+    Example:
+        >>> power_of("−1/4"), power_of("–")
+        (-0.25, None)
+    """
+    if proved == "–":
+        return None
+    numerator, denominator = proved.removeprefix("−").split("/")
+    return -int(numerator) / int(denominator)
+
+
 PROBLEMS = {"quadratic": "stochastic quadratic", "unbounded": "unbounded smoothness"}
 
 

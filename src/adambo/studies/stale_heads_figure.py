@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 
 from adambo.report.palette import BLUE, GOLD, GREEN, PLUM, VERMILION, ramp
 from adambo.studies.interval import Interval, geometric
-from adambo.studies.stale_heads_runs import LOWER_RATES, LOWER_STEPS
+from adambo.studies.stale_heads_runs import LOWER_RATES, LOWER_STEPS, DigitsSize
 from adambo.studies.stale_heads_sheets import DIGITS, Cells, Digits, accuracy, at, gradient, late, left_at_rest
 
 COLOURS = (BLUE[0], GOLD[0], PLUM[0])
 DIGITS_LOOKS = ((VERMILION[0], "-", "s"), (BLUE[0], "-", "o"), (GREEN[0], "--", "^"))
 
 
-def draw(figure: Figure, of: Mapping[int, Cells], digits: Digits) -> None:
+def draw(figure: Figure, of: Mapping[int, Cells], digits: Digits, size: DigitsSize) -> None:
     (visits, before, after), (gradients, accuracies, errors) = figure.subplots(2, 3)
     small = LOWER_RATES[1]
     _visits(visits, of[max(of)], small, max(of))
@@ -30,7 +30,7 @@ def draw(figure: Figure, of: Mapping[int, Cells], digits: Digits) -> None:
             _band(gradients, found, colour, line, "o", f"K = {K}, {place}")
     _label(gradients, f"Gradient in the last third, γ = {small:g}", "mean ‖∇Φ(x)‖ / that at the start")
     _with_legend_above(gradients, 2)
-    _digits(accuracies, errors, digits)
+    _digits(accuracies, errors, digits, size)
 
 
 def _with_legend_above(place: Axes, columns: int) -> None:
@@ -70,7 +70,7 @@ def _errors(place: Axes, of: Mapping[int, Cells], name: str, rate: float, where:
     _with_legend_above(place, 3)
 
 
-def _digits(accuracies: Axes, errors: Axes, digits: Digits) -> None:
+def _digits(accuracies: Axes, errors: Axes, digits: Digits, size: DigitsSize) -> None:
     for (rate, where), (colour, line, marker) in zip(DIGITS, DIGITS_LOOKS, strict=True):
         runs = [digits[(rate, where, N)] for N in LOWER_STEPS]
         for split, dash in (("test", line), ("train", ":")):
@@ -80,7 +80,8 @@ def _digits(accuracies: Axes, errors: Axes, digits: Digits) -> None:
         known = [(N, accuracy(each, "head error")) for N, each in zip(LOWER_STEPS, runs, strict=True)]
         _points(errors, known, colour, line, marker, f"γ = {rate:g}, {where}")
     for rate, colour in zip(LOWER_RATES, (VERMILION[0], BLUE[0]), strict=True):
-        errors.plot(LOWER_STEPS, [left_at_rest(rate, N) for N in LOWER_STEPS], color=colour, ls=":", lw=1.1)
+        rest = [left_at_rest(rate, N, size) for N in LOWER_STEPS]
+        errors.plot(LOWER_STEPS, rest, color=colour, ls=":", lw=1.1)
     errors.plot([], [], color="0.4", ls=":", lw=1.1, label="slowest direction, x at rest")
     accuracies.plot([], [], color="0.4", ls=":", label="train")
     for place, title, y in (

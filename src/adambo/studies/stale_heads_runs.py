@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adambo.errors import NonFiniteError
+from adambo.experiments.config import HyperRepresentationConfig
 from adambo.experiments.configure import configure, experiment_named
 from adambo.experiments.hyper_representation import HyperRepresentation, permutation
 from adambo.problems.hyper_representation import Heads
@@ -46,6 +47,52 @@ class Visits(NamedTuple):
     gradient: Tensor
     visit: Tensor
     x: Tensor
+
+
+class DigitsSize(NamedTuple):
+    """How large the runs of `digits` are.
+
+    Attributes:
+        preset: `tiny` for a small share of the effort.
+        tasks, per_step: How many there are, and how many a step visits.
+        steps: Of a run.
+        warm_start: Lower steps of each head before the first.
+        mu: Of the support losses.
+        fine_tune_steps: Of the evaluation.
+    """
+
+    preset: str
+    tasks: int
+    per_step: int
+    steps: int
+    warm_start: int
+    mu: float
+    fine_tune_steps: int
+
+    @property
+    def visits(self) -> int:
+        """To every task, at least."""
+        return self.steps // (self.tasks // self.per_step)
+
+    @property
+    def visits_in_words(self) -> str:
+        more = "" if self.steps % (self.tasks // self.per_step) == 0 else f" or {self.visits + 1}"
+        return f"{self.visits}{more} visit{'s' if more or self.visits != 1 else ''} to each"
+
+
+def digits_size(share: float) -> DigitsSize:
+    """Of runs with this share of the epochs; below 0.1 the preset `tiny` is taken.
+
+    Example:
+        >>> digits_size(1.0).visits_in_words
+        '25 visits to each'
+    """
+    preset = "tiny" if share < 0.1 else "default"
+    config = configure("digits", preset=preset).config
+    assert isinstance(config, HyperRepresentationConfig)
+    tasks, per_step = config.tasks, config.tasks_per_step
+    steps = max(2, round(DIGITS_EPOCHS * share * (tasks // per_step)))
+    return DigitsSize(preset, tasks, per_step, steps, config.warm_start, config.mu, config.fine_tune_steps)
 
 
 def columns() -> list[tuple[float, int, str]]:
@@ -116,12 +163,31 @@ def predicted(before: Tensor, drift: Tensor) -> tuple[Tensor, Tensor]:
 
     By the triangle inequality no error is above the first, for ‖(I − γA)^N‖ ≤ q.
     """
-    shrink = torch.tensor([(1 - rate * MU) ** N for rate, N, _ in columns()], dtype=torch.float64)
+    shrink = _shrinking()
     bound, estimate = [before[0]], [before[0]]
     for moved in drift[1:]:
         bound.append(shrink * bound[-1] + moved)
         estimate.append(torch.hypot(shrink * estimate[-1], moved))
     return torch.stack(bound), torch.stack(estimate)
+
+
+def above_one_step(record: Visits, visits: Tensor) -> tuple[int, int]:
+    """How often the error before a visit is above (1 − γμ)^N times that before the task's last visit plus the drift.
+
+    Returns:
+        That count, and how many were looked at: every visit of every task but its first, in every column.
+    """
+    above, checked = 0, 0
+    for task in sorted(set(visits.tolist())):
+        before, drift = (values[visits == task] for values in (record.before, record.drift))
+        above += int((before[1:] > (_shrinking() * before[:-1] + drift[1:]) * (1 + 1e-9)).sum())
+        checked += before[1:].numel()
+    return above, checked
+
+
+def _shrinking() -> Tensor:
+    """(1 − γμ)^N of every column."""
+    return torch.tensor([(1 - rate * MU) ** N for rate, N, _ in columns()], dtype=torch.float64)
 
 
 def digits_run(seed: int, lower_steps: int, lower_rate: float, place: str, share: float) -> dict[str, Any]:
@@ -130,17 +196,16 @@ def digits_run(seed: int, lower_steps: int, lower_rate: float, place: str, share
     Args:
         seed: Of the run.
         lower_steps, lower_rate, place: Of AdamBO.
-        share: Of the epochs; below 0.1 the preset `tiny` is taken.
+        share: Of the epochs, see `digits_size`.
     """
+    size = digits_size(share)
     given = {"seed": seed, "settings.lower_steps": lower_steps, "settings.lower_lr": lower_rate}
-    preset = "tiny" if share < 0.1 else "default"
-    config = configure("digits", preset=preset, overrides={**given, "settings.hypergradient_at": place}).config
+    config = configure("digits", preset=size.preset, overrides={**given, "settings.hypergradient_at": place}).config
     workload = experiment_named("digits").build(config)
     assert isinstance(workload, HyperRepresentation)
-    steps = max(2, round(DIGITS_EPOCHS * share * workload.steps_per_epoch))
     try:
         workload.begin()
-        for number in range(steps):
+        for number in range(size.steps):
             workload.step(number)
         workload.check()
     except NonFiniteError:

@@ -7,16 +7,15 @@ from typing import Any
 
 from adambo.studies.findings import Sheet
 from adambo.studies.interval import Interval, geometric
-from adambo.studies.stale_heads_runs import LOWER_RATES, LOWER_STEPS, columns
+from adambo.studies.stale_heads_runs import LOWER_RATES, LOWER_STEPS, DigitsSize, columns
 
 Cells = Sequence[Mapping[str, Any]]
 Digits = Mapping[tuple[float, str, int], Cells]
 TASKS = (5, 20, 100)
 DIGITS = ((0.1, "current"), (0.005, "current"), (0.005, "updated"))
-DIGITS_MU, DIGITS_VISITS, DIGITS_WARM_START = 0.01, 25, 5
 
 
-def sheets(of: Mapping[int, Cells], digits: Digits) -> list[Sheet]:
+def sheets(of: Mapping[int, Cells], digits: Digits, size: DigitsSize) -> list[Sheet]:
     problems, seeds = len(next(iter(of.values()))), len(next(iter(digits.values())))
     means = f"geometric mean and 95 % interval over {problems} problems"
     return [
@@ -38,7 +37,7 @@ def sheets(of: Mapping[int, Cells], digits: Digits) -> list[Sheet]:
             f"Digits: final accuracies and the error of the heads; mean and 95 % interval over {seeds} seeds. The last "
             "but one column is what so many steps leave in the direction of least curvature if x rests.",
             ["γ", "hypergradient", "N", "train accuracy", "test accuracy", "head error", "left if x rests", "diverged"],
-            [_digits_row(setting, runs) for setting, runs in digits.items()],
+            [_digits_row(setting, runs, size) for setting, runs in digits.items()],
         ),
     ]  # fmt: skip
 
@@ -64,8 +63,8 @@ def _error_row(cells: Cells, K: int, rate: float, N: int) -> list[str]:
     return [f"{K}", f"{rate:g}", f"{N}", *(each.text() for each in found + ratios)]
 
 
-def left_at_rest(rate: float, N: int) -> float:
-    return float((1 - rate * DIGITS_MU) ** (N * DIGITS_VISITS + DIGITS_WARM_START))
+def left_at_rest(rate: float, N: int, size: DigitsSize) -> float:
+    return float((1 - rate * size.mu) ** (N * size.visits + size.warm_start))
 
 
 def accuracy(runs: Cells, split: str) -> Interval | None:
@@ -74,31 +73,32 @@ def accuracy(runs: Cells, split: str) -> Interval | None:
     return Interval.of(values) if values else None
 
 
-def _digits_row(setting: tuple[float, str, int], runs: Cells) -> list[str]:
+def _digits_row(setting: tuple[float, str, int], runs: Cells, size: DigitsSize) -> list[str]:
     rate, place, N = setting
     found = [accuracy(runs, name) for name in ("train", "test", "head error")]
     diverged = sum(run["diverged"] for run in runs)
     return [
         f"{rate:g}", place, f"{N}", *("—" if each is None else each.text() for each in found),
-        f"{left_at_rest(rate, N):.3f}", f"{diverged} of {len(runs)}",
+        f"{left_at_rest(rate, N, size):.3f}", f"{diverged} of {len(runs)}",
     ]  # fmt: skip
 
 
-def conclusions(of: Mapping[int, Cells], digits: Digits) -> list[str]:
+def conclusions(of: Mapping[int, Cells], digits: Digits, size: DigitsSize) -> list[str]:
     cells = [cell for each in of.values() for cell in each]
-    above = sum(cell["above the bound"] for cell in cells)
-    checked = sum(cell["visits"] * len(columns()) for cell in cells)
+    above, checked = (sum(cell[name] for cell in cells) for name in ("above one step of the bound", "checked"))
     few, many, K = LOWER_STEPS[0], LOWER_STEPS[-1], max(of)
     small, large = LOWER_RATES[1], LOWER_RATES[0]
     return [
-        f"The error before a visit was above (1 − γμ)^N times the last one plus the drift in {above} of {checked} "
-        f"cases. The bound is {late(of[K], 'bound', small, many, over='before').text()} times the error at K = {K}, "
+        f"The error of a task before a visit was above (1 − γμ)^N times that before its last visit plus the drift in "
+        f"{above} of {checked} cases (every visit of every task but its first, for each γ, N and place of the "
+        f"hypergradient). The bound unrolled from the first visit is "
+        f"{late(of[K], 'bound', small, many, over='before').text()} times the error at K = {K}, "
         f"γ = {small:g}, N = {many}, and {late(of[K], 'bound', small, few, over='before').text()} times at N = {few}: "
         "it supposes that the drifts of successive visits all point one way; the estimate with independent drifts "
         f"is {late(of[K], 'estimate', small, few, over='before').text()} times the error there.",
         _rarer(of, small, large, few, many),
         _where(of, small, many),
-        *_digits(digits, few, many),
+        *_digits(digits, few, many, size),
     ]
 
 
@@ -139,7 +139,7 @@ def _where(of: Mapping[int, Cells], small: float, many: int) -> str:
     )
 
 
-def _digits(digits: Digits, few: int, many: int) -> list[str]:
+def _digits(digits: Digits, few: int, many: int, size: DigitsSize) -> list[str]:
     sentences = []
     for rate, place in DIGITS:
         differences = {}
@@ -161,8 +161,8 @@ def _digits(digits: Digits, few: int, many: int) -> list[str]:
     errors = [accuracy(digits[(rate, "current", many)], "head error") for rate in LOWER_RATES]
     trained = [accuracy(digits[(rate, "current", many)], "train") for rate in LOWER_RATES]
     far = [
-        f"{each.text()} with γ = {rate:g} (x at rest would leave {left_at_rest(rate, many):.2f} at most of heads at "
-        f"zero), at a train accuracy of {train.text()}"
+        f"{each.text()} with γ = {rate:g} (x at rest would leave {left_at_rest(rate, many, size):.2f} at most of heads "
+        f"at zero), at a train accuracy of {train.text()}"
         for rate, each, train in zip(LOWER_RATES, errors, trained, strict=True)
         if each and train
     ]

@@ -94,6 +94,11 @@ class Range:
     def largest(self) -> list[float]:
         return [GRID[len(GRID) - 1 - int(np.argmax(row[::-1]))] for row in self.converged[self.some]]
 
+    def holes(self) -> list[int]:
+        """How many step sizes between the smallest and the largest that converge do not, for each seed with such."""
+        ends = [np.flatnonzero(row) for row in self.converged[self.some]]
+        return [int(each[-1] - each[0] + 1 - len(each)) for each in ends]
+
     def largest_finite(self) -> list[float]:
         """The largest step size up to which no run of the seed diverged, even if it stalled."""
         ends = np.where(self.diverged.any(axis=1), self.diverged.argmax(axis=1), len(GRID)) - 1

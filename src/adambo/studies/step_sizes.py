@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from adambo.studies import step_sizes_longer
 from adambo.studies.cells import computed
 from adambo.studies.findings import Effort, Findings, Sheet
 from adambo.studies.interval import Interval, geometric
@@ -43,16 +44,19 @@ def study(effort: Effort) -> Findings:
     """Make the study."""
     seeds, steps = effort.seeds or SEEDS, effort.steps(STEPS, smallest=20)
     arguments = [(label, distance, steps, seeds) for label in reversed(METHODS) for distance in PLACES]
-    runs = dict(zip(arguments, map(Range, computed(final_gradients, arguments, effort.processes)), strict=True))
+    more = step_sizes_longer.cells(steps, seeds)  # the longest, so they begin
+    made = [Range(final) for final in computed(final_gradients, [*more, *arguments], effort.processes)]
+    runs = dict(zip(arguments, made[len(more) :], strict=True))
     ranges = {(label, distance): runs[label, distance, steps, seeds] for label in METHODS for distance in PLACES}
+    longer = step_sizes_longer.both(ranges, made[: len(more)])
     bounds = {distance: stable_step(distance, seeds) for distance in PLACES}
     shown = (CONTROL, DISTANCES[len(DISTANCES) // 2 - 1], DISTANCES[-1])
     return Findings(
         title="The step sizes with which each method converges",
         setting=_setting(seeds, steps),
         sheets=[_ranges(ranges, distance, seeds) for distance in shown]
-        + [_decades(ranges, seeds), _stable(ranges, bounds)],
-        conclusions=_conclusions(ranges, bounds),
+        + [_decades(ranges, seeds), _stable(ranges, bounds), step_sizes_longer.sheet(longer, steps)],
+        conclusions=[*_conclusions(ranges, bounds, steps), step_sizes_longer.sentence(longer, steps)],
         draw=lambda figure: drawn(figure, GRID, ranges, bounds, shown, GROUPS, steps, TOLERANCE),
         size=(11.0, 8.5),
         numbers={
@@ -61,6 +65,7 @@ def study(effort: Effort) -> Findings:
                 {"method": label, "distance": distance, "by_seed": [[_short(v) for v in row] for row in found.final]}
                 for (label, distance), found in ranges.items()
             ],
+            "longer": {label: [[_short(v) for v in row] for row in long.final] for label, (_, long) in longer.items()},
         },
     )
 
@@ -77,6 +82,7 @@ def _ranges(ranges: Ranges, distance: int, seeds: int) -> Sheet:
             [
                 label,
                 *ends,
+                _holes(found),
                 Interval.of(found.decades).text(),
                 geometric(np.maximum(found.best, 1e-16).tolist()).text(),
                 f"{int(found.some.sum())} of {seeds}",
@@ -84,12 +90,26 @@ def _ranges(ranges: Ranges, distance: int, seeds: int) -> Sheet:
             ]
         )
     where = "Quadratic (bounded smoothness)" if distance == CONTROL else f"Cosh, start {distance} from the optimum"
-    columns = ["method", "smallest η that converges", "largest", "decades of η", "best final ‖∇Φ‖"]
+    columns = ["method", "smallest η that converges", "largest", "holes", "decades of η", "best final ‖∇Φ‖"]
     columns += ["seeds that converge", "runs that diverged"]
     means = "geometric means (decades: means)"
-    return Sheet(
-        f"{where}: {means} over {seeds} seeds with 95 % intervals; ends over the seeds that converge:", columns, rows
+    grid = (
+        f"The grid has {PER_DECADE} step sizes per decade, a factor {10 ** (1 / PER_DECADE):.3g} apart; an interval "
+        "without width says that all seeds have the same point of it. Between smallest and largest not every step size "
+        "need converge: holes are how many do not, by seed"
     )
+    return Sheet(
+        f"{where}: {means} over {seeds} seeds with 95 % intervals; ends over the seeds that converge. {grid}:",
+        columns,
+        rows,
+    )
+
+
+def _holes(found: Range) -> str:
+    holes = found.holes()
+    if not holes:
+        return "–"
+    return f"{min(holes)}" if min(holes) == max(holes) else f"{min(holes)} to {max(holes)}"
 
 
 def _decades(ranges: Ranges, seeds: int) -> Sheet:
@@ -138,7 +158,7 @@ def _difference(first: list[float], second: list[float]) -> Interval:
     return Interval.of([a - b for a, b in zip(first, second, strict=True)])
 
 
-def _conclusions(ranges: Ranges, bounds: dict[int, Interval]) -> list[str]:
+def _conclusions(ranges: Ranges, bounds: dict[int, Interval], steps: int) -> list[str]:
     near, far = DISTANCES[0], DISTANCES[-1]
     sentences = []
     for group in GROUPS:
@@ -146,14 +166,15 @@ def _conclusions(ranges: Ranges, bounds: dict[int, Interval]) -> list[str]:
         change = _difference(last, first)
         trend = "shrinks" if change.high < 0 else "grows" if change.low > 0 else "shows no clear trend"
         sentences.append(
-            f"{group[0].upper()}{group[1:]} methods: the range of step sizes that converge {trend} with the distance, "
-            f"from {Interval.of(first).text()} decades {near} away to {Interval.of(last).text()} decades {far} away "
+            f"{group[0].upper()}{group[1:]} methods: the range of step sizes that converge within {steps} steps "
+            f"{trend} with the distance, from {Interval.of(first).text()} decades {near} away to "
+            f"{Interval.of(last).text()} decades {far} away "
             f"(difference {change.text()}); on the quadratic it is {Interval.of(control).text()}."
         )
-    return [*sentences, _stalling(ranges, bounds), _control(ranges), _memory(ranges)]
+    return [*sentences, _stalling(ranges, bounds, steps), _control(ranges), _memory(ranges)]
 
 
-def _stalling(ranges: Ranges, bounds: dict[int, Interval]) -> str:
+def _stalling(ranges: Ranges, bounds: dict[int, Interval], steps: int) -> str:
     far = DISTANCES[-1]
     ratios = [edge / bounds[far].mean for label in PLAIN for edge in ranges[label, far].largest_finite()]
     stalled = [label for label in PLAIN if not ranges[label, far].some.any()]
@@ -165,9 +186,9 @@ def _stalling(ranges: Ranges, bounds: dict[int, Interval]) -> str:
     return (
         f"{far} away, a plain gradient step leads away from the optimum from η = {bounds[far].text(2)} on, and the "
         f"largest step sizes with which plain methods do not diverge are {min(ratios):.2g} to {max(ratios):.2g} times "
-        f"that. {len(stalled)} of {len(PLAIN)} of them converge at no step size and for no seed; their best final ‖∇Φ‖ "
-        f"is {best.text()}, a geometric mean of the methods. Of the others, these converge at some step size for every "
-        f"seed: {', '.join(always) or 'none'}{rest}."
+        f"that. {len(stalled)} of {len(PLAIN)} of them converge within {steps} steps at no step size and for no "
+        f"seed; the best final ‖∇Φ‖ of all {len(PLAIN)} is {best.text()}, a geometric mean of the methods. Of the "
+        f"others, these converge within as many at some step size for every seed: {', '.join(always) or 'none'}{rest}."
     )
 
 
@@ -176,7 +197,9 @@ def _control(ranges: Ranges) -> str:
     more = _difference(plain, normalised)
     wider = "wider" if more.low > 0 else "narrower" if more.high < 0 else "neither clearly wider nor narrower"
     floors = ", ".join(f"{label} {geometric(ranges[label, CONTROL].best.tolist()).text()}" for label in NORMALISED)
-    price = " Normalisation helps far from the optimum, at a price near it." if more.low > 0 else ""
+    gain = _difference(*(_group(ranges, group, DISTANCES[-1]) for group in ("normalised", "plain SGD")))
+    helps = more.low > 0 and gain.low > 0
+    price = " Normalisation helps far from the optimum, at a price near it." if helps else ""
     return (
         f"Where smoothness is bounded, the range of plain methods is {wider} than that of normalised ones "
         f"({Interval.of(plain).text()} against {Interval.of(normalised).text()} decades, difference {more.text()}); "
