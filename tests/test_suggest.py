@@ -95,7 +95,7 @@ def test_what_a_series_misses_is_that_of_the_closed_form(kappa):
 
 def test_terms_are_cut_where_they_are_too_many():
     known = StochasticQuadratic(dx=5, dy=6, seed=2, mu=1.0, L=100.0, samples=8)
-    free = suggest(known.problem(), draws_of(known, 2), steps=STEPS)
+    free = suggest(known.problem(), draws_of(known, 2), steps=STEPS, most=16)
     assert free.terms == 16
     assert "CUT" in free.reasons["terms"]
     assert f"{free.constants.l_g1.value / free.constants.mu.value:.3g}" in free.reasons["terms"]
