@@ -66,7 +66,7 @@ def test_the_example_is_the_worked_one_and_its_table_is_printed(capsys):
     assert re.search(r"ln C_β +137\.8297007 ", text)
     assert re.findall(r"^calls +(\S+)", text, re.MULTILINE) == ["1.189775026e+24", "2.228124139e+25"]
     assert "(1/T) Σ ‖∇Φ(x_t)‖² ≤ ε²." in text
-    assert "which needs 16/C2 + 7168 c1 + 67 c3 < 1 (it is 725)." in text
+    assert "for the proof needs 16/C2 + 7168 c1 + 67 c3 < 1 (it is 725)." in text
 
 
 def test_it_says_what_it_is_good_for_and_what_not(capsys):

@@ -70,9 +70,10 @@ def theory(words: Sequence[str], out: Console, err: Console) -> int:
         asked.problem, own["epsilon"], own["delta"], **asked.run, proof=asked.proof, statement=own["statement"]
     )
     print_whole(out, table(found))
-    line(out, found.conclusion)
-    for condition in asked.proof.unmet(asked.problem.mu, asked.problem.l_g1):
-        line(out, f"The constants {', '.join(OF_PROOF)} are not those of the proof, which needs {condition}.")
+    unmet = asked.proof.unmet(asked.problem.mu, asked.problem.l_g1)
+    line(out, f"With constants of the proof this would be proved: {found.conclusion}" if unmet else found.conclusion)
+    for condition in unmet:
+        line(out, f"The constants {', '.join(OF_PROOF)} here are not such, for the proof needs {condition}.")
     line(
         out,
         "This is good for orders in ε (up to logarithms β, γ, η ~ ε², Q ~ ln 1/ε, T_0 ~ ε⁻², T ~ ε⁻⁴), not for "

@@ -169,8 +169,7 @@ def _series_expands(now: MonitorRecord, rates: Rates) -> str | None:
     return (
         f"The step of z is too large: {rates.z_setting} = {rates.z_step:.3g} times the largest curvature of the lower "
         f"loss, {now.curvature:.3g} or more, is {rates.z_step * now.curvature:.3g}. From 2 on the series for z expands "
-        f"instead of contracting (the residual of the linear system is {residual}; z = 0 has 1). Set "
-        f"{rates.z_setting} to {1 / now.curvature:.2g} or less{_automatic(rates)}."
+        f"instead of contracting (the residual of the linear system is {residual}; z = 0 has 1). {_cure(now, rates)}"
     )
 
 
@@ -238,8 +237,11 @@ def _ratio(rates: Rates) -> str:
     return f"{rates.lr / rates.lower_lr:.3g}" if rates.lower_lr > 0 else "infinite"
 
 
-def _automatic(rates: Rates) -> str:
-    return ", or to 'auto'" if "Neumann" in rates.z_setting else ""
+def _cure(now: MonitorRecord, rates: Rates) -> str:
+    if "automatic" in rates.z_setting:
+        return f"The curvature has grown since it was measured, because x moves fast: lower lr (now {rates.lr:.3g})."
+    or_automatic = ", or to 'auto'" if "Neumann" in rates.z_setting else ""
+    return f"Set {rates.z_setting} to {1 / (now.curvature or 1.0):.2g} or less{or_automatic}."
 
 
 def _many_times(now: float | None, then: float | None, times: float) -> bool:

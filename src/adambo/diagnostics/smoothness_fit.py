@@ -166,7 +166,9 @@ def fit_smoothness(
         raise SampleError(_too_few(mine, used, of))
     norms = torch.tensor([record.gradient_norm for record in used], dtype=torch.float64)
     smoothness = torch.tensor([record.smoothness for record in used], dtype=torch.float64)
-    low, high = (float(q) for q in torch.quantile(norms, torch.tensor([0.05, 0.95], dtype=torch.float64)))
+    # A gradient that is exactly zero, as at heads of zeros, is no end of a range in which others lie.
+    apart = norms[norms > 0] if bool((norms > 0).any()) else norms
+    low, high = (float(q) for q in torch.quantile(apart, torch.tensor([0.05, 0.95], dtype=torch.float64)))
     everything = torch.arange(len(used)).unsqueeze(0)
     L0, L1 = fitted_lines(norms, smoothness, everything)[0]
     line = torch.cat([fitted_lines(norms, smoothness, chosen) for chosen in resampled(len(used), seed)])

@@ -86,8 +86,8 @@ def suggest(
     Example:
         >>> from adambo.testing import Quadratic
         >>> found = suggest(Quadratic(mu=1.0, L=4.0).problem(), [Draw((0,), (0,))], steps=40)
-        >>> print(found.reasons["terms"])
-        With so many, 32 % of ∇²xy g z is missing. 12 were tried, and did not gain 2 % more.
+        >>> print(found.reasons["lower_lr"])
+        1/(1.25 l_g1): the largest eigenvalue of ∇²yy g is 4, the smallest 1.
     """
     _check(problem, judge)
     steps, most = checked_count(steps, "steps"), checked_count(most, "most")

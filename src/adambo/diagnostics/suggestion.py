@@ -98,7 +98,8 @@ def reason_of_terms(series: dict[int, float], terms: int, tried: int, constants:
     missing = next(part for length, part in reversed(series.items()) if length <= terms)
     reason = f"With so many, {100 * missing:.0f} % of ∇²xy g z is missing."
     if terms < tried:
-        return f"{reason} {tried} were tried, and did not gain {100 * (CLEARLY - 1):.0f} % more."
+        more = f"{100 * (CLEARLY - 1):.0f} %"
+        return f"{reason} Short runs with {tried} terms were tried, and did not bring the loss down by {more} more."
     if missing <= MISSING:
         return f"{reason} {100 * MISSING:.0f} % may be."
     condition = constants.l_g1.value / constants.mu.value if constants.mu.value > 0 else math.inf

@@ -14,6 +14,7 @@ from adambo.point import Point
 from adambo.vectors import Vector, added, clones, norm
 
 PROBE = 1e-3  # length of the way over which the first smoothness is measured, relative to 1 + ‖x‖
+AUTOMATIC = "the automatic step"
 TURNS = 3  # of its direction towards the steepest one
 
 
@@ -96,7 +97,7 @@ def step_of_z(solver: Algorithm) -> tuple[float | None, str]:
         return solver.inverse.lr, "LinearSystem(lr=)"
     if isinstance(solver.inverse, Neumann):
         try:
-            return solver.inverse.step, "Neumann(step=)"
+            return solver.inverse.step, AUTOMATIC if solver.inverse.is_automatic else "Neumann(step=)"
         except CurvatureError:
             pass
     return None, ""

@@ -88,6 +88,11 @@ class Neumann(Inverse):
         )
 
     @property
+    def is_automatic(self) -> bool:
+        """Whether the step follows the curvature."""
+        return self._asked == "auto"
+
+    @property
     def step(self) -> float:
         """The step s in use; for "auto", known once the curvature is."""
         if self._asked != "auto":
