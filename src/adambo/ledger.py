@@ -57,6 +57,11 @@ class Ledger:
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
 
+    def add(self, other: Ledger) -> None:
+        """Count what `other` has counted, too."""
+        more = other.as_dict()
+        self.load({name: count + more[name] for name, count in self.as_dict().items()})
+
     def load(self, counts: dict[str, int]) -> None:
         names = {field.name for field in fields(self)}
         if set(counts) != names:

@@ -166,7 +166,7 @@ def estimate_constants(
             problem.differentiate_whole_tables(reason)
             found, own = measured()
     if ledger is not None:
-        ledger.load({name: calls + own.as_dict()[name] for name, calls in ledger.as_dict().items()})
+        ledger.add(own)
     return found
 
 

@@ -82,7 +82,7 @@ class ShortRuns:
             except (NonFiniteError, CurvatureError):
                 return math.inf
             finally:
-                add_counts(self.ledger, solver.ledger)
+                self.ledger.add(solver.ledger)
         loss = sum(losses) / len(losses)
         return loss if math.isfinite(loss) else math.inf
 
@@ -145,9 +145,3 @@ def untouched(problem: Problem, seed: int) -> Iterator[None]:
         finally:
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad = gradient
-
-
-def add_counts(ledger: Ledger, other: Ledger) -> None:
-    """What `other` has counted goes into `ledger` too."""
-    more = other.as_dict()
-    ledger.load({name: calls + more[name] for name, calls in ledger.as_dict().items()})

@@ -11,7 +11,7 @@ from adambo.algorithms.settings import checked_count
 from adambo.diagnostics.constants import EstimatedConstants, estimate_constants
 from adambo.diagnostics.rates import Rates
 from adambo.diagnostics.series_length import series_errors
-from adambo.diagnostics.short_runs import Pace, ShortRuns, add_counts, settle, untouched
+from adambo.diagnostics.short_runs import Pace, ShortRuns, settle, untouched
 from adambo.diagnostics.suggestion import (
     LAG,
     LENGTHS,
@@ -120,7 +120,7 @@ def suggest(
         if longer.is_clearly_better_than(rates):
             pace, rates = measured_pace, longer
     if ledger is not None:
-        add_counts(ledger, own)
+        ledger.add(own)
     by_what = "the upper loss" if by is judging else "the judge's number"
     reasons = {
         "lr": reason_of_rate(rates, trial_steps, by_what),
@@ -195,7 +195,7 @@ def _series(
         try:
             settle(solver, draws, settling)
         finally:
-            add_counts(ledger, solver.ledger)
+            ledger.add(solver.ledger)
         return dict(zip(LENGTHS, series_errors(problem, draws, step, LENGTHS, ledger, seed), strict=True))
 
 

@@ -6,6 +6,7 @@ to 1e-12. Methods that look back at the point before are in `batched_recursive`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ class Settings:
     penalty_growth: float = 0.01
 
 
-class BatchedMethod:
+class BatchedMethod(ABC):
     """A method on many problems at once.
 
     Attributes:
@@ -62,8 +63,9 @@ class BatchedMethod:
     def needs(self) -> tuple[int, int, int, int]:
         return 1, 1, 1, self.set.terms - 1
 
+    @abstractmethod
     def step(self, i: Samples) -> None:
-        raise NotImplementedError
+        """One step on the samples of all runs."""
 
     def warm_start(self, samples: Indices) -> None:
         """One plain SGD step of y per line of samples."""

@@ -183,8 +183,8 @@ class _Training:
         every = self.plan.monitor_every
         if every is None:
             return
-        # Measurements of the plan are no part of training; to wait for a device in between would slow it down.
-        aside = self._clock_stopped() if self.step % every == 0 else nullcontext()
+        # Measurements are no part of training; to wait for a device where none is due would slow it down.
+        aside = self._clock_stopped() if self.step % every == 0 or self.step < every else nullcontext()
         with aside, random_state_kept():
             measurement = self.workload.observe()
         if measurement is None:
