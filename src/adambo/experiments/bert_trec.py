@@ -6,13 +6,14 @@ import torch
 
 from adambo.data.catalogue import locate_word_pieces
 from adambo.data.files import data_folder
+from adambo.data.labelled import Labelled
 from adambo.data.sequences import Sequences
 from adambo.data.tasks import distinct_indices, split_indices
 from adambo.data.trec import read_trec
 from adambo.data.word_pieces import read_vocabulary, word_piece_ids
 from adambo.experiments.config import BertTrecConfig
-from adambo.experiments.hyper_representation import HyperRepresentation, TaskSet, tasks_of
-from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
+from adambo.experiments.hyper_representation import HyperRepresentation, Inputs, Shelves, TaskSet, tasks_of
+from adambo.experiments.solver_workload import Encoder, padded_to, padding_is_left_out, prepare_device
 from adambo.sources import key_of
 
 
@@ -22,10 +23,13 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
     device, folder = prepare_device(config), data_folder(config.data_dir)
     vocabulary = locate_word_pieces(folder)
     train, test = read_trec(folder, "train"), read_trec(folder, "test")
-    tables = [
-        Sequences(word_piece_ids(split.texts, vocabulary, config.max_length), device, padded_to(device))
-        for split in (train, test)
-    ]
+    packs = padding_is_left_out(config)
+
+    def table(split: Labelled) -> Inputs:
+        questions = Sequences(word_piece_ids(split.texts, vocabulary, config.max_length), device, padded_to(device))
+        return Shelves(questions) if packs else questions
+
+    tables = [table(train), table(test)]
     # 72 questions of the training file are repeats, and 11 are in the test file too: each is used once, on one side.
     distinct = distinct_indices(train.texts, apart_from=test.texts)
     split = split_indices(len(distinct), config.validation, key_of(config.seed, "validation"))
@@ -41,5 +45,11 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
     bert = BertEncoder(
         words, config.layers, config.heads, config.hidden, config.feed_forward, config.dropout, config.max_length
     ).to(device)
-    encoder = Encoder(config, bert, lambda network, padded: network(padded.tokens, padded.mask))
+    encoder = Encoder(
+        config,
+        bert,
+        (lambda network, packed: network.of_packed(packed))
+        if packs
+        else (lambda network, padded: network(padded.tokens, padded.mask)),
+    )
     return HyperRepresentation(config, encoder, config.hidden, classes, splits, device)

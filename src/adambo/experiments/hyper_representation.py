@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adambo.algorithms import ANIL, MAML, SABA, Algorithm
+from adambo.data.sequences import Packed, Sequences, WordByWord
 from adambo.data.tasks import Tasks, sample_tasks
 from adambo.draw import Draw
 from adambo.experiments.config import HyperRepresentationConfig
@@ -187,6 +188,32 @@ class Pairs:
 
     def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
         return self._first.by_length(indices, size)
+
+
+class PairsByWords:
+    """Sentence pairs without padding: one table, all first sentences and then all second ones."""
+
+    def __init__(self, sentences: Sequences) -> None:
+        self._sentences, self._count = sentences, len(sentences) // 2
+
+    def take(self, indices: Tensor) -> WordByWord:
+        return self._sentences.word_by_word(torch.cat([indices, indices + self._count]))
+
+    def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
+        return self._sentences.by_length(indices, size)
+
+
+class Shelves:
+    """Sentences that are packed, several on a shelf."""
+
+    def __init__(self, sentences: Sequences) -> None:
+        self._sentences = sentences
+
+    def take(self, indices: Tensor) -> Packed:
+        return self._sentences.pack(indices)
+
+    def by_length(self, indices: Tensor, size: int) -> list[Tensor]:
+        return self._sentences.by_length(indices, size)
 
 
 class Images:

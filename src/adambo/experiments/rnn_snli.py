@@ -12,8 +12,8 @@ from adambo.data.tasks import split_indices
 from adambo.data.word_vectors import read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import RnnSnliConfig
-from adambo.experiments.hyper_representation import HyperRepresentation, Pairs, TaskSet, tasks_of
-from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
+from adambo.experiments.hyper_representation import HyperRepresentation, Inputs, Pairs, PairsByWords, TaskSet, tasks_of
+from adambo.experiments.solver_workload import Encoder, padded_to, padding_is_left_out, prepare_device
 from adambo.models.recurrent import PairEncoder, SentenceRNN
 from adambo.sources import key_of
 
@@ -22,13 +22,14 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     device, folder = prepare_device(config), data_folder(config.data_dir)
     vectors = read_vectors(folder, config.vectors)
 
-    def pairs(split: Labelled) -> Pairs:
+    by_words = padding_is_left_out(config)
+
+    def pairs(split: Labelled) -> Inputs:
         assert split.second is not None
-        first, second = (
-            Sequences(word_ids(texts, vectors.words, config.max_length), device, padded_to(device))
-            for texts in (split.texts, split.second)
-        )
-        return Pairs(first, second)
+        first, second = (word_ids(texts, vectors.words, config.max_length) for texts in (split.texts, split.second))
+        if by_words:
+            return PairsByWords(Sequences([*first, *second], device))
+        return Pairs(*(Sequences(rows, device, padded_to(device)) for rows in (first, second)))
 
     train, test = read_snli(folder, "train"), read_snli(folder, "test")
     classes = len(train.classes)
@@ -49,5 +50,9 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     torch.manual_seed(config.seed)
     sentence = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
     network = PairEncoder(sentence, config.features).to(device)
-    encoder = Encoder(config, network, lambda called, both: called(*both))
+    encoder = Encoder(
+        config,
+        network,
+        (lambda called, sentences: called.of_words(sentences)) if by_words else (lambda called, both: called(*both)),
+    )
     return HyperRepresentation(config, encoder, config.features, classes, splits, device)

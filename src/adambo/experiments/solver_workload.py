@@ -179,6 +179,11 @@ def padded_to(device: torch.device) -> int:
     return 8 if device.type == "cuda" else 1
 
 
+def padding_is_left_out(config: RunConfig) -> bool:
+    """Whether batches hold no padding. Parts of a batch, and compiled code, need one row per example."""
+    return getattr(config, "microbatches", 1) == 1 and not config.compile
+
+
 def prepare_device(config: RunConfig) -> torch.device:
     """Where the run computes; sets, for the whole process, its threads, and whether products may use TensorFloat-32."""
     name = config.device

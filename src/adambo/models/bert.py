@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
+from adambo.data.sequences import Packed
+
 
 class BertEncoder(nn.Module):
     """BERT with random initial values; the result is the pooler's: tanh(W h + b) with the last state h of [CLS].
@@ -57,4 +59,12 @@ class BertEncoder(nn.Module):
         n, length = tokens.shape
         attended = mask[:, None, None, :].expand(n, 1, length, length)
         pooled: Tensor = self.bert(input_ids=tokens, attention_mask=attended).pooler_output
+        return pooled
+
+    def of_packed(self, packed: Packed) -> Tensor:
+        """Rows that share shelves -> (n, hidden), as if each were alone: word pieces look at those of their own row."""
+        tokens, positions, owners, first = packed
+        attended = owners[:, None, :, None] == owners[:, None, None, :]  # padding looks at padding, not at nothing
+        states = self.bert(input_ids=tokens, attention_mask=attended, position_ids=positions).last_hidden_state
+        pooled: Tensor = self.bert.pooler(states.flatten(0, 1).index_select(0, first)[:, None])
         return pooled

@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
 
-from adambo.data.sequences import Padded
+from adambo.data.sequences import Padded, WordByWord
 from adambo.errors import ConfigError
 
 Pooling = Literal["max", "mean", "last"]
@@ -59,9 +60,8 @@ def pool(states: Tensor, lengths: Tensor, how: Pooling) -> Tensor:
 class SentenceRNN(nn.Module):
     """A tanh RNN over word vectors; the states of a sentence are pooled to one vector.
 
-    Rows are padded on the right and not packed: an RNN reads from left to right, so what follows a sentence cannot
-    change its states, and pooling leaves the rest out. (Packing needs the lengths on the host and makes many small
-    products of one.)
+    An RNN reads from left to right, so padding on the right cannot change the states of a sentence, and pooling leaves
+    the rest out. Where one batch has long and short sentences, `of_words` spends nothing on padding.
 
     Args:
         table: (n, d) vectors of the words, see `FrozenVectors`.
@@ -84,6 +84,13 @@ class SentenceRNN(nn.Module):
         states, _ = self.rnn(self.words(tokens))
         return pool(states, lengths, self.pooling)
 
+    def of_words(self, sentences: WordByWord) -> Tensor:
+        """The same of n sentences without padding -> (n, hidden)"""
+        tokens, sizes, places, lengths = sentences
+        states = self.rnn(PackedSequence(self.words(tokens), sizes))[0].data
+        table = states.new_zeros(len(lengths) * len(sizes), self.width).index_copy(0, places, states)
+        return pool(table.view(len(lengths), len(sizes), self.width), lengths, self.pooling)
+
 
 class PairEncoder(nn.Module):
     """Features of a pair of sentences with vectors u, v: tanh(W [u, v, |u - v|, u * v] + b).
@@ -103,7 +110,14 @@ class PairEncoder(nn.Module):
         """n first and n second sentences -> (n, features)"""
         length = max(first.tokens.shape[1], second.tokens.shape[1])
         tokens = torch.cat([F.pad(part.tokens, (0, length - part.tokens.shape[1])) for part in (first, second)])
-        u, v = self.sentence(tokens, torch.cat([first.lengths, second.lengths])).chunk(2)
+        return self._of_both(self.sentence(tokens, torch.cat([first.lengths, second.lengths])))
+
+    def of_words(self, sentences: WordByWord) -> Tensor:
+        """n first and then n second sentences, without padding -> (n, features)"""
+        return self._of_both(self.sentence.of_words(sentences))
+
+    def _of_both(self, states: Tensor) -> Tensor:
+        u, v = states.chunk(2)
         return torch.tanh(self.project(torch.cat([u, v, (u - v).abs(), u * v], dim=1)))
 
 
