@@ -518,6 +518,29 @@ def test_anil_encodes_every_batch_once(first_order):
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("first_order", [False, True])
+def test_anil_encodes_all_tasks_in_one_call_and_goes_back_through_it_once_where_batches_are_joined(first_order):
+    tasks, meta, calls, backwards = [draw_of(2, seed) for seed in (0, 10, 20)], [], [], []
+    for joined in (False, True):
+        problem = problem_of("EncoderHeadProblem", concatenate=joined)
+        calls.clear(), backwards.clear()
+        encoder = problem.encoder
+
+        def counted(batch, encoder=encoder):
+            calls.append(batch)
+            encoded = encoder(batch)
+            if encoded.requires_grad:
+                encoded.register_hook(lambda gradient: backwards.append(gradient.shape))
+            return encoded
+
+        problem.encoder = counted
+        info = ANIL(problem, inner_steps=2, first_order=first_order, **RATES).step(tasks)
+        meta.append(flat([*info.meta_x, *info.meta_y]))
+    torch.testing.assert_close(meta[1], meta[0], rtol=0, atol=1e-12)
+    assert len(calls) == (2 if first_order else 1)  # in first order, lower batches are encoded without a graph
+    assert len(backwards) == 1
+
+
 @BOTH
 def test_first_order_evaluates_every_sample_once(method):
     for first_order, visits in ((True, 1), (False, 2)):

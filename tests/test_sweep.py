@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,31 @@ def test_every_trial_is_a_run_scored_by_validation_alone(toy: str, here: Path, c
     found = yaml.safe_load(capsys.readouterr().out)
     assert found["settings"]["lr"] == best.params["settings.lr"]
     assert configure("toy", file=found).config.settings["lr"] == best.params["settings.lr"]
+
+
+def test_a_search_keeps_a_line_per_trial_without_the_test_split(toy: str, here: Path) -> None:  # noqa: F811
+    study = sweep("--trials", "3", "--range", "settings.lr=1e-4:0.9")
+    first, *lines = map(json.loads, (here / "runs/toy/sweep-toy-adambo-default/trials.jsonl").read_text().splitlines())
+    assert first["about"]["ranges"]["settings.lr"] == [1e-4, 0.9]
+    assert first["manifest"]["command"][:3] == ["adambo", "sweep", "toy"]
+    assert [(each["trial"], each["values"], each["score"]) for each in lines] == [
+        (trial.number, trial.params, trial.value) for trial in study.trials
+    ]
+    assert all(each["state"] == "finished" and each["step"] == 4 and "test" not in each for each in lines)
+
+
+def test_the_first_trial_can_be_the_preset_itself(toy: str, here: Path) -> None:  # noqa: F811
+    of_preset = configure("toy", "adambo").config.settings["lr"]
+    study = sweep("--trials", "2", "--range", "settings.lr=1e-4:0.9", "--from-preset", "true")
+    assert study.trials[0].params["settings.lr"] == of_preset
+    assert study.trials[1].params["settings.lr"] != of_preset
+    continued = sweep("--trials", "1", "--range", "settings.lr=1e-4:0.9", "--from-preset", "true")
+    assert continued.trials[2].params["settings.lr"] != of_preset
+
+
+def test_a_preset_out_of_range_is_no_trial(toy: str, here: Path) -> None:  # noqa: F811
+    study = sweep("--trials", "1", "--range", "settings.lr=1e-9:1e-8", "--from-preset", "true")
+    assert 1e-9 <= study.trials[0].params["settings.lr"] <= 1e-8
 
 
 def test_the_snippet_is_a_config_file(toy: str, here: Path, capsys: Any) -> None:  # noqa: F811

@@ -71,6 +71,7 @@ class Encodings:
         self._without_graph = [b for b in _distinct((*draw.lower, *draw.hessian)) if id(b) not in reached]
         self._features: dict[int, Any] = {}
         self._ended: dict[tuple[Ending, int], Any] = {}
+        self._cuts_of: dict[int, list[Cut]] = {}
         self.cuts: list[Cut] = []
 
     def features(self, batch: Batch, ending: Ending) -> Any:
@@ -81,9 +82,15 @@ class Encodings:
         if ending == "x":
             return features
         if (ending, id(batch)) not in self._ended:
-            end = self._cut_off if ending == "features" else _detached
+            end, known = self._cut_off if ending == "features" else _detached, len(self.cuts)
             self._ended[ending, id(batch)] = tree_map(end, features)
+            self._cuts_of.setdefault(id(batch), []).extend(self.cuts[known:])
         return self._ended[ending, id(batch)]
+
+    def cuts_of(self, batch: Batch) -> list[Cut]:
+        """Where the graphs of losses of `batch` are cut, if they end at the features."""
+        self.features(batch, "features")
+        return self._cuts_of[id(batch)]
 
     def _cut_off(self, feature: Any) -> Any:
         if not isinstance(feature, Tensor) or not feature.requires_grad:

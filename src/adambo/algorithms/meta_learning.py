@@ -15,7 +15,7 @@ from adambo.algorithms.info import Info
 from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_choice, checked_count, refuse_sharded_x
 from adambo.draw import Batch, Draw, Needs
-from adambo.encodings import Ending
+from adambo.encodings import Cut, Encodings, Ending
 from adambo.errors import ProblemError, SampleError, SettingError
 from adambo.kernels import explained
 from adambo.masks import SameMasks
@@ -112,13 +112,16 @@ class MetaLearning(Algorithm):
     def advance(self, draw: Draw, *others: Draw) -> Info:
         draws, n_y = (draw, *others), len(self.problem.y)  # the last n_y tensors of θ are y
         point = self.problem.at(draw, self.ledger)
-        meta: Vector = []
+        mean = MeanOfTasks(self.problem, len(draws))
         losses = []
         with self.undone_on_failure(point) as before:
+            together = self._encoded_together(draws)
             for place, each in enumerate(draws):
-                adapted = self._adapt(Task(self, each, place))
-                meta = added(meta, adapted.v, 1 / len(draws)) if meta else scaled(adapted.v, 1 / len(draws))
+                task = Task(self, each, place, together)
+                adapted = self._adapt(task)
+                mean.add(task, adapted.v)
                 losses.append(torch.stack([adapted.f, adapted.g]))
+            meta = mean.in_theta()
             self.guard.watch("the meta-gradient of y", *meta[-n_y:])
             self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
             try:
@@ -132,6 +135,19 @@ class MetaLearning(Algorithm):
         told: dict[str, Any] = {"x_adapted": adapted.phi[:-n_y]} if self.adapts_x else {}
         told |= {"y_adapted": adapted.phi[-n_y:], "meta_y": meta[-n_y:]}
         return Info(self, upper_loss, lower_loss, meta_x=lambda: [p.grad for p in self.problem.x], **told)
+
+    def _encoded_together(self, draws: Sequence[Draw]) -> Encodings | None:
+        """Where x rests and the problem joins batches, one call of the encoder serves all tasks."""
+        if self.adapts_x or not getattr(self.problem, "concatenate", False) or len(draws) == 1:
+            return None
+        upper = tuple(batch for draw in draws for batch in draw.upper)
+        lower = tuple(batch for draw in draws for batch in draw.lower)
+        all_of_them = Draw(upper, lower=lower) if self.first_order else Draw(upper, cross=lower)
+        return self.problem.encodings(all_of_them, SameMasks(all_of_them, self._seed(draws[0], 0), self.problem.device))
+
+    def _seed(self, draw: Draw, place: int) -> int:
+        """Of the dropout in the task of this place."""
+        return torch.initial_seed() + self.steps + place * _STRIDE if draw.seed is None else draw.seed
 
     def _adapt(self, task: Task) -> Adapted:
         rate = -self.lower_optimizer.param_groups[0]["lr"]
@@ -164,17 +180,27 @@ class MetaLearning(Algorithm):
         """G and ∇φ G on ζ_s, at the current values."""
         self.ledger.grad_y_g += 1
         g = task.loss("lower", task.draw.lower[s], ending="x" if self.adapts_x else "y")
-        return g.detach(), self._filled(gradient(g, self.phi), self.phi, "lower")
+        if not task.is_cut:
+            return g.detach(), self._filled(gradient(g, self.phi), self.phi, name="lower")
+        parts = gradient(g, self.theta)
+        task.notice(parts)
+        return g.detach(), self._filled(parts[-len(self.phi) :], self.phi, name="lower")
 
     def _outer_gradient(self, task: Task) -> tuple[Tensor, Vector]:
         """F and ∇θ F on ξ, at the current values."""
         self.ledger.grad_x_f += 1
         self.ledger.grad_y_f += 1
         f = task.loss("upper", task.draw.upper[0])
-        return f.detach(), self._filled(gradient(f, self.theta, keep_graph=task.keeps_features), self.theta, "upper")
+        leaves = [cut.leaf for cut in task.cuts]
+        parts = gradient(f, [*leaves, *self.theta], keep_graph=task.is_cut)
+        if task.is_cut:
+            task.notice(parts[len(leaves) :])
+            if not task.reaches_x:
+                parts = [*parts[: len(leaves)], *parts[-len(self.problem.y) :]]
+        return f.detach(), self._filled(parts, task.along, len(leaves), "upper")
 
     def _product(self, task: Task, s: int, v: Vector) -> Vector:
-        """∇θ⟨∇φ G, v_φ⟩ on ζ_s, at the current values."""
+        """∇θ⟨∇φ G, v_φ⟩ on ζ_s, at the current values; for x, where the graph ends at them, stand the features."""
         self.ledger.hessian_vector += 1
         g = task.loss("lower", task.draw.lower[s])
         try:
@@ -184,52 +210,111 @@ class MetaLearning(Algorithm):
                 (p, w) for p, w in zip(g_phi, v[-len(self.phi) :], strict=True) if p is not None and p.requires_grad
             ]
             if not pairs:
-                return zeros(self.theta)
+                return zeros(task.along)
             parts, weights = zip(*pairs, strict=True)
-            found = product(parts, self.theta, weights, keep_graph=task.keeps_features)
+            found = product(parts, task.along, weights, keep_graph=task.is_cut)
         except RuntimeError as error:
             raise explained(error, self.problem.modules) from error
-        return self._filled(found, self.theta)
+        return self._filled(found, task.along, len(task.cuts))
 
-    def _filled(self, parts: Sequence[Tensor | None], like: Vector, name: str | None = None) -> Vector:
-        """The mean over processes, with zeros for what a loss does not depend on."""
+    def _filled(
+        self, parts: Sequence[Tensor | None], like: Vector, features: int = 0, name: str | None = None
+    ) -> Vector:
+        """Zeros for what a loss does not depend on; the mean over processes, but for the first ones if those are
+        `features`, which every process has of its own.
+        """
         if name is not None and all(part is None for part in parts[-len(self.problem.y) :]):
             raise ProblemError(
                 f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
                 "parameters given as y, and that nothing detaches them."
             )
         filled = [torch.zeros_like(p) if part is None else part for part, p in zip(parts, like, strict=True)]
-        return self.problem.processes.average(filled)
+        return [*filled[:features], *self.problem.processes.average(filled[features:])]
 
 
 class Task:
     """One draw: its losses wherever θ is, with the same dropout and, where x rests, the same features.
 
+    Where x rests, graphs of losses end at the features: `cuts` says where, `along` is what a loss is differentiated in
+    (the features, y, and x only if a loss reaches it on another way), and the way from the features to x is gone once,
+    for all losses of all tasks.
+
     Args:
         solver: Whose task it is.
         draw: The batches.
         place: In the list of the step.
+        together: The features of all tasks, where they were encoded in one call.
     """
 
-    def __init__(self, solver: MetaLearning, draw: Draw, place: int) -> None:
+    def __init__(self, solver: MetaLearning, draw: Draw, place: int, together: Encodings | None) -> None:
         self.draw, self._problem, self._ledger = draw, solver.problem, solver.ledger
         self._y = solver.problem.lower_variable(draw)
         self._masks = None
         if not solver.first_order:  # which evaluates no sample twice
-            seed = torch.initial_seed() + solver.steps + place * _STRIDE if draw.seed is None else draw.seed
-            self._masks = SameMasks(draw, seed, solver.problem.device)
-        self._features = None
-        if not solver.adapts_x:
+            self._masks = SameMasks(draw, solver._seed(draw, place), solver.problem.device)
+        self._features = together
+        if together is None and not solver.adapts_x:
             # Batches in the role of `cross` are encoded with a graph, as the second derivatives in x need it.
             with_graph = replace(draw, lower=(), cross=draw.lower)
             self._features = solver.problem.encodings(draw if solver.first_order else with_graph, self._masks)
-        self.keeps_features = self._features is not None
+        self.is_cut = self._features is not None
+        self.reaches_x = not self.is_cut
+        self.cuts: list[Cut] = []
+        if self._features is not None:
+            reached = (*draw.upper, *(() if solver.first_order else draw.lower))
+            found = {id(cut.leaf): cut for batch in reached for cut in self._features.cuts_of(batch)}
+            self.cuts = list(found.values())
+
+    def notice(self, parts: Sequence[Tensor | None]) -> None:
+        """Of a gradient in θ: whether a loss reaches x on another way than through the features."""
+        self.reaches_x |= any(part is not None for part in parts[: len(self._problem.x)])
+
+    @property
+    def along(self) -> Vector:
+        problem = self._problem
+        return [*(cut.leaf for cut in self.cuts), *(problem.x if self.reaches_x else ()), *problem.y]
 
     def loss(self, name: str, batch: Batch, ending: Ending = "x") -> Tensor:
         self._ledger.read(name, batch)
+        if self._features is not None and ending == "x":
+            ending = "features"
         # In the role of `upper`, whichever it has, a batch is encoded with a graph.
         features = self._features or self._problem.encodings(Draw(upper=(batch,)), self._masks)
         return self._problem.evaluate(name, batch, self._y, features, ending, self._masks)
+
+
+class MeanOfTasks:
+    """The mean of the tasks' meta-gradients, in θ."""
+
+    def __init__(self, problem: Problem, tasks: int) -> None:
+        self._problem, self._weight = problem, 1 / tasks
+        self._x: Vector = []
+        self._y: Vector = []
+        self._behind: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # a feature with its graph, and the gradient that reached it
+
+    def add(self, task: Task, v: Vector) -> None:
+        """`v` is along what the task is differentiated in."""
+        n_y = len(self._problem.y)
+        self._y = self._added(self._y, v[-n_y:])
+        if task.reaches_x:
+            self._x = self._added(self._x, v[len(task.cuts) : -n_y])
+        for (leaf, feature), part in zip(task.cuts, v, strict=False):
+            weighted, known = part * self._weight, self._behind.get(id(leaf))
+            self._behind[id(leaf)] = (feature, weighted if known is None else known[1] + weighted)
+
+    def _added(self, known: Vector, parts: Vector) -> Vector:
+        return added(known, parts, self._weight) if known else scaled(parts, self._weight)
+
+    def in_theta(self) -> Vector:
+        x = self._x or zeros(self._problem.x)
+        if self._behind:
+            features, weights = zip(*self._behind.values(), strict=True)
+            found = product(features, self._problem.x, weights, keep_graph=False)
+            filled = [torch.zeros_like(p) if part is None else part for p, part in zip(x, found, strict=True)]
+            x = added(x, self._problem.processes.average(filled), 1.0)
+        return [*x, *self._y]
 
 
 def _checked(draws: Sequence[Any]) -> Sequence[Draw]:

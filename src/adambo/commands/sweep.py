@@ -15,7 +15,7 @@ from adambo.experiments import runner
 from adambo.experiments.configure import Configured, configure, read_file
 from adambo.experiments.lines import line
 from adambo.experiments.presets import search_space
-from adambo.experiments.sweep import Search, best, check_ranges, masked, open_study, parsed_range
+from adambo.experiments.sweep import Search, begin_at_preset, best, check_ranges, masked, open_study, parsed_range
 from adambo.experiments.sweep import sweep as search_on
 
 
@@ -31,6 +31,7 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     parser.option(
         "objective", Literal["validation", "train"], "validation", "The split whose last metric is maximised."
     )
+    parser.option("from_preset", bool, False, "Let the values of the preset be the first trial, if they are in range.")
     parser.option("sampler_seed", int, 0, "Of the search itself; give each machine its own.")
     parser.option("out", str, "runs", "Folder of runs; trials go to <out>/<experiment>/sweep-<study>.")
     own, given = parser.read(rest)
@@ -49,6 +50,8 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     check_ranges(search)
     runner.refuse_missing_data(first)
     study = open_study(name, own["storage"] or default_storage(folder), search, own["sampler_seed"])
+    if own["from_preset"]:
+        begin_at_preset(study, search)
     ended = search_on(study, search, own["trials"], err)
     found = best(study, search, given)
     line(out, "No trial has finished." if found is None else found)

@@ -80,7 +80,7 @@ class HyperRepresentation(SolverWorkload):
         else:
             adapter: Literal["per_task", "shared"] = "per_task" if self._per_task else "shared"
             problem = hyper_representation(
-                encoder, encoder.network, self.heads, config.mu, adapter, config.microbatches
+                self._encode, encoder.network, self.heads, config.mu, adapter, config.microbatches
             )
             tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
             solver = build_solver(config.algorithm, problem, config.settings, **tables)
@@ -92,7 +92,7 @@ class HyperRepresentation(SolverWorkload):
         def loss(features: Tensor, episodes: Episodes) -> Tensor:
             return self.heads.losses(features, episodes.labels).mean()
 
-        two_levels = hyper_representation(self.encoder, self.encoder.network, self.heads, mu, "shared")
+        two_levels = hyper_representation(self._encode, self.encoder.network, self.heads, mu, "shared")
         return EncoderHeadProblem(two_levels.encoder, loss, loss, self.encoder.network, list(self.heads))
 
     def begin(self) -> None:
@@ -135,9 +135,13 @@ class HyperRepresentation(SolverWorkload):
         )  # fmt: skip
 
     def _episodes(self, ids: Tensor) -> Episodes:
-        inputs, tasks = self.splits["train"]
+        tasks = self.splits["train"].tasks
         on_device = ids.to(self.device, non_blocking=True)
-        return Episodes(on_device, inputs.take(tasks.examples[ids].flatten()), self._labels[on_device], tasks.support)
+        return Episodes(on_device, tasks.examples[ids].flatten(), self._labels[on_device], tasks.support)
+
+    def _encode(self, examples: Tensor) -> Tensor:
+        """The features of training examples, by their numbers: such batches can be joined and divided at will."""
+        return self.encoder(self.splits["train"].inputs.take(examples))
 
     @torch.no_grad()
     def evaluate(self) -> Scores:

@@ -180,8 +180,8 @@ def padded_to(device: torch.device) -> int:
 
 
 def padding_is_left_out(config: RunConfig) -> bool:
-    """Whether batches hold no padding. Parts of a batch, and compiled code, need one row per example."""
-    return getattr(config, "microbatches", 1) == 1 and not config.compile
+    """Whether batches hold no padding; compiled code needs the same shapes again and again."""
+    return not config.compile
 
 
 def prepare_device(config: RunConfig) -> torch.device:

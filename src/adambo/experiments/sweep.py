@@ -21,7 +21,8 @@ from adambo.errors import AdamboError, ConfigError, CurvatureError, NonFiniteErr
 from adambo.experiments import runner, settings
 from adambo.experiments.configure import Configured, experiment_named
 from adambo.experiments.lines import line
-from adambo.experiments.presets import Range
+from adambo.experiments.presets import Range, laid_over
+from adambo.experiments.trial_record import TrialRecord
 from adambo.experiments.values import nested
 from adambo.sources import key_of
 from adambo.training.run_folder import RunFolder
@@ -117,6 +118,7 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
         AdamboError: If something is wrong with all runs, such as missing data.
     """
     distributions = {key: _distribution(key, range_, search) for key, range_ in search.ranges.items()}
+    record = TrialRecord(search.folder, search.configured({}), search.ranges, search.objective, search.command)
     for _ in range(trials):
         trial = study.ask(distributions)
         configured = search.configured(trial.params)
@@ -126,6 +128,7 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
             outcome = runner.run(configured, folder, console, quiet=True, command=search.command)
         except (CurvatureError, NonFiniteError, SettingError) as error:  # these settings are bad, others may do
             study.tell(trial, state=TrialState.PRUNED)
+            record.add(trial.number, trial.params, "failed", str(error))
             line(console, f"Trial {trial.number}, {shown}: failed. {error}")
             continue
         except BaseException:
@@ -136,12 +139,28 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
             return Ended(outcome.signal)
         if outcome.state == "diverged":
             study.tell(trial, state=TrialState.PRUNED)
+            record.add(trial.number, trial.params, "diverged", outcome.reason, folder)
             line(console, f"Trial {trial.number}, {shown}: diverged. {outcome.reason}")
             continue
         value = score(folder, search.objective, configured)
         study.tell(trial, value)
+        record.add(trial.number, trial.params, "finished", outcome.reason, folder, value)
         line(console, f"Trial {trial.number}, {shown}: {search.objective} {value:.4f}")
     return Ended()
+
+
+def begin_at_preset(study: optuna.Study, search: Search) -> None:
+    """Make the values of the preset the first trial, if the study has none yet and they lie in the ranges."""
+    values = laid_over({}, search.configured({}).values)
+    if study.trials or any(key not in values for key in search.ranges):
+        return
+    start = {key: values[key] for key in search.ranges}
+    inside = (
+        start[key] in range_ if isinstance(range_, list) else range_[0] <= start[key] <= range_[1]
+        for key, range_ in search.ranges.items()
+    )
+    if all(inside):
+        study.enqueue_trial(start)
 
 
 def score(folder: Path, objective: str, configured: Configured) -> float:

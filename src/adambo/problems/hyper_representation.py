@@ -118,10 +118,20 @@ def hyper_representation(
         x=x,
         y=list(heads),
         tasks=(lambda episodes: episodes.ids) if per_task else None,
+        concatenate=_joined,
         microbatches=microbatches,
         divide=_divided,
         losses_see=lambda episodes: Targets(episodes.ids, episodes.labels, episodes.support),
     )
+
+
+def _joined(batches: list[Episodes]) -> tuple[Episodes, list[int]]:
+    """All tasks in one episode, and how many each had."""
+    ids, labels = (torch.cat([getattr(each, name) for each in batches]) for name in ("ids", "labels"))
+    flat = [tree_flatten(each.inputs) for each in batches]
+    columns = zip(*[leaves for leaves, _ in flat], strict=True)
+    inputs = tree_unflatten([torch.cat(column) for column in columns], flat[0][1])
+    return Episodes(ids, inputs, labels, batches[0].support), [len(each.ids) for each in batches]
 
 
 def _divided(episodes: Episodes, parts: int) -> list[Episodes]:
