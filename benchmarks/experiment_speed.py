@@ -3,26 +3,35 @@
     python benchmarks/experiment_speed.py bert-trec --algorithms adambo slip --precision bf16 --data-dir DATA
 
 The first steps are not timed. Steps are then timed as a run makes them, one after the other without waiting for the
-device, which is waited for at the end; five such stretches give the median.
+device, which is waited for at the end; five such stretches give the median. `--out FILE` adds a line of JSON for each.
+With `--lock FILE`, several of these may prepare side by side, and time one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import logging
 import statistics
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from adambo.errors import AdamboError
 from adambo.experiments.catalogue import EXPERIMENTS
 from adambo.experiments.configure import configure, experiment_named
+from adambo.training.manifest import commit
 from adambo.training.workload import Workload
 
-WARM_UP, STRETCHES = 60, 5
+STRETCHES = 5
+SLOW = 3.0  # seconds: what takes longer than this to warm up is timed over fewer steps
 
 
 def wait() -> None:
@@ -30,19 +39,43 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def milliseconds(workload: Workload, steps: int) -> float:
+@contextmanager
+def alone(file: str) -> Iterator[None]:
+    """Whoever holds the lock of this file is the only one."""
+    with open(file, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def milliseconds(workload: Workload, warm_up: int, steps: int, lock: AbstractContextManager[None]) -> float:
     """Per step, the median of five stretches."""
     number, measured = 0, []
-    for stretch in range(STRETCHES + 1):
-        wait()
+    start = time.perf_counter()
+    while number < warm_up and not (number >= 3 and time.perf_counter() - start > 2 * SLOW):
+        workload.step(number)
+        number += 1
+    wait()
+    with lock:
         start = time.perf_counter()
-        for _ in range(WARM_UP if stretch == 0 else steps):
+        for _ in range(3):
             workload.step(number)
             number += 1
         wait()
-        if stretch > 0:
+        steps = max(1, min(steps, round(SLOW / STRETCHES / ((time.perf_counter() - start) / 3))))
+        for _ in range(STRETCHES):
+            start = time.perf_counter()
+            for _ in range(steps):
+                workload.step(number)
+                number += 1
+            wait()
             measured.append(1e3 * (time.perf_counter() - start) / steps)
     return statistics.median(measured)
+
+
+def noted(file: str, record: dict[str, Any]) -> None:
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a") as out:
+        out.write(json.dumps(record) + "\n")
 
 
 def main() -> None:
@@ -53,7 +86,11 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["fp32"])
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--data-dir")
+    parser.add_argument("--warm-up", type=int, default=60)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--label", help="in the file, instead of the name of the algorithm")
+    parser.add_argument("--out")
+    parser.add_argument("--lock")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="such as settings.lower_steps=50")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -68,18 +105,24 @@ def main() -> None:
                 made = configure(given.experiment, algorithm, given.preset, values)
                 workload = experiment_named(given.experiment).build(made.config)
                 workload.begin()
-                taken = milliseconds(workload, given.steps)
+                lock = alone(given.lock) if given.lock else nullcontext()
+                taken = milliseconds(workload, given.warm_up, given.steps, lock)
             except (AdamboError, torch.OutOfMemoryError) as error:
                 print(f"{algorithm:9} {precision}: {error}", file=sys.stderr)
                 continue
             start = time.perf_counter()
             workload.evaluate()
             judged = time.perf_counter() - start
-            memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
+            memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
             print(
-                f"{algorithm:9} {precision} {taken:8.1f} ms/step, evaluation {judged:5.1f} s, {memory:5.1f} GiB",
+                f"{algorithm:9} {precision} {taken:8.1f} ms/step, evaluation {judged:5.1f} s, {memory or 0:5.1f} GiB",
                 flush=True,
             )
+            if given.out:
+                record = {"label": given.label or algorithm, "algorithm": algorithm, "ms_per_step": taken}
+                record |= {"steps_per_epoch": workload.steps_per_epoch, "memory_gib": memory, "precision": precision}
+                record |= {"commit": commit(), "device": device, "torch": torch.__version__}
+                noted(given.out, record | {"config": made.values})
             del workload
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

@@ -259,6 +259,9 @@ def test_the_commit_is_that_of_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setattr("adambo.version.__file__", str(tmp_path / "version.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert manifest([], [])["commit"] is None
+    monkeypatch.setenv("ADAMBO_COMMIT", "3a75ba7")
+    assert manifest([], [])["commit"] == "3a75ba7"  # a copy without its history
+    monkeypatch.delenv("ADAMBO_COMMIT")
     git("init", "-q")
     (tmp_path / "other").write_text("somebody else's")
     git("add", "other")

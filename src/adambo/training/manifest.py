@@ -32,10 +32,15 @@ def manifest(data_files: Sequence[Path], command: Sequence[str]) -> dict[str, An
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(command),
         "versions": _versions(),
-        "commit": _commit(Path(version.__file__).resolve()),
+        "commit": commit(),
         "hardware": _hardware(),
         "data": _hashes(data_files),
     }
+
+
+def commit() -> str | None:
+    """That of this library; where its source has come without its history, what the environment says."""
+    return _commit(Path(version.__file__).resolve()) or os.environ.get("ADAMBO_COMMIT")
 
 
 def _versions() -> dict[str, str]:
