@@ -151,6 +151,7 @@ def test_values_of_the_authors_code_are_those_of_the_authors_code() -> None:
         ("rnn-snli", "all", "queries"): snli["k_query"] // 2,
         ("rnn-snli", "all", "test_tasks"): snli["num_test_tasks"],
         ("rnn-snli", "all", "features"): 4096,  # "projected to the encoder width"
+        ("rnn-snli", "all", "pair_features"): "all",  # "[u, v, |u-v|, u*v]"
         ("rnn-snli", "all", "pooling"): snli["pooling"],
         ("rnn-snli", "all", "epochs"): snli["epochs"],
         ("auc-rnn", "all", "minority_kept"): rnn["negatives_kept"],

@@ -59,7 +59,9 @@ class Parser:
             found["settings.inverse.method"] = settings.Setting("method", methods, None, "How z is estimated.")
             for each in settings.INVERSES:
                 for name, field in settings.inverse_fields(each).items():
-                    found[f"settings.inverse.{name}"] = field._replace(doc=f"Of {each}: {field.doc}")
+                    key, doc = f"settings.inverse.{name}", f"Of {each}: {field.doc}"
+                    before = found.get(key)  # of the inverse that was named first; others may have it too
+                    found[key] = (before or field)._replace(doc=f"{before.doc} {doc}" if before else doc)
         for name, field in found.items():
             self._forms[name] = _plain(field.type)
             default = defaults.get(name, None if field.default is settings.REQUIRED else field.default)

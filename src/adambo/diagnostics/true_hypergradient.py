@@ -82,7 +82,7 @@ def solver_z(solver: Algorithm, point: Point) -> Vector | None:
     if isinstance(inverse, Neumann):
         try:
             # On one batch, the expectation of all samplings is the same: that of the shared one, and it is cheapest.
-            series = Neumann(terms=inverse.terms, step=inverse.step, samples="shared")
+            series = inverse.on_one_batch()
         except CurvatureError:
             return None  # no step has been made yet, so it is not known
         return series.solve_again(point, point.f_y)  # the solver says what is to be said of the step
@@ -97,7 +97,10 @@ def step_of_z(solver: Algorithm) -> tuple[float | None, str]:
         return solver.inverse.lr, "LinearSystem(lr=)"
     if isinstance(solver.inverse, Neumann):
         try:
-            return solver.inverse.step, AUTOMATIC if solver.inverse.is_automatic else "Neumann(step=)"
+            return (
+                solver.inverse.step,
+                AUTOMATIC if solver.inverse.is_automatic else f"{type(solver.inverse).__name__}(step=)",
+            )
         except CurvatureError:
             pass
     return None, ""

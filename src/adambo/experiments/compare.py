@@ -20,7 +20,7 @@ from rich.console import Console
 from adambo.errors import AdamboError, RunError
 from adambo.experiments import runner
 from adambo.experiments.catalogue import Study
-from adambo.experiments.configure import Configured, configure
+from adambo.experiments.configure import Configured, configure, of_run
 from adambo.experiments.lines import line, show_warnings_on
 from adambo.experiments.presets import laid_over
 from adambo.training.loop import Outcome
@@ -103,7 +103,7 @@ def refuse_other_runs(jobs: Sequence[Job]) -> None:
         if not (job.folder / "config.yaml").exists():
             runner.refuse_if_used(job.folder)
             continue
-        there = laid_over({}, RunFolder.open(job.folder).config)
+        there = laid_over({}, of_run(RunFolder.open(job.folder)).values)  # of an earlier version too
         here = laid_over({}, job.configured.values)
         for key in ("data_dir", "device", "threads"):  # where it is made is no part of what a run is
             there.pop(key, None), here.pop(key, None)

@@ -1,7 +1,7 @@
 """What can be set in an experiment: one dataclass per experiment, every field with a sentence that `--help` shows.
 
 Defaults here are those of a first try with one's own data. The paper's values are presets (presets/*.yaml), each with
-its source.
+its source. A field that is added later has for its default what runs did before, whose folders lack it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from adambo.errors import ConfigError
 
+WITH_ADAM_ABOVE = ("adambo", "adam")  # torch.optim's, which knows weight decay
 MOST = 1e12  # of epochs, steps and seconds: beyond it, numbers of steps are no longer exact
 
 
@@ -42,6 +43,8 @@ class RunConfig:
     """Epochs from one checkpoint to the next; one more is written whenever the run stops."""
     monitor_every: int | None = None
     """Steps from one measurement of the lower error, z and the hypergradient to the next; null: none are made."""
+    upper_weight_decay: float = 0.0
+    """Of Adam above, added to its gradient (as L2) as in the authors' code (0.01); for adambo and adam alone."""
     validation: float = 0.0
     """Share of the training data that is held out and scored as the split "validation"; sweeps choose by it."""
     device: str = "auto"
@@ -79,6 +82,13 @@ class RunConfig:
         fits = often is None or 0 < often <= MOST
         require(fits, f"monitor_every={often}: give a number of steps, 1 or more, or null")
         require(self.threads is None or 0 < self.threads <= 1024, f"threads={self.threads}: give 1 to 1024, or null")
+        decay = self.upper_weight_decay
+        require(0 <= decay <= MOST, f"upper_weight_decay={decay}: give 0 or more, not above {MOST:g}")
+        require(
+            decay == 0 or self.algorithm in WITH_ADAM_ABOVE,
+            f"upper_weight_decay={decay}: {self.algorithm} has no Adam above. Leave it at 0, or choose "
+            f"{' or '.join(WITH_ADAM_ABOVE)}",
+        )
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
 
 
@@ -159,13 +169,17 @@ class RnnSnliConfig(HyperRepresentationConfig):
     hidden: int = 4096
     """Its width."""
     features: int = 4096
-    """Width of the features, to which the pair [u, v, |u - v|, u * v] is projected."""
+    """Width of the features, to which what is known of a pair is projected."""
+    pair_features: Literal["all", "both"] = "all"
+    """What is known of a pair of sentences with vectors u and v: [u, v, |u - v|, u * v], or [u, v] alone."""
     pooling: Literal["max", "mean", "last"] = "max"
     """How the states of a sentence become one vector."""
     dropout: float = 0.0
     """Dropout between layers; off in evaluations."""
     vectors: Literal["vectors300", "glove100", "glove"] = "vectors300"
     """Word vectors: the 300-d table, the 100-d GloVe table, or a GloVe text file."""
+    vector_scale: Literal["standardised", "unit", "raw"] = "standardised"
+    """Each dimension of them with mean 0 and variance 1 over the table, each word with length 1, or as they come."""
     max_length: int = 64
     """Longer sentences are cut to so many words."""
 
@@ -239,6 +253,8 @@ class TweetAucConfig(AucConfig):
     """Dropout between layers; off in evaluations."""
     vectors: Literal["vectors300", "glove100", "glove"] = "vectors300"
     """Word vectors: the 300-d table, the 100-d GloVe table, or a GloVe text file."""
+    vector_scale: Literal["standardised", "unit", "raw"] = "standardised"
+    """Each dimension of them with mean 0 and variance 1 over the table, each word with length 1, or as they come."""
     max_length: int = 64
     """Longer tweets are cut to so many words."""
     length_buckets: int = 8

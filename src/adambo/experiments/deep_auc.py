@@ -158,7 +158,9 @@ def drawn(split: Split, size: int) -> Callable[[torch.Generator], Examples]:
 def with_known_curvature(settings: Mapping[str, Any], p: float) -> dict[str, Any]:
     """A Neumann series whose step is "auto" gets 1/(2p(1−p)): the curvature need not be measured."""
     inverse = settings.get("inverse") or {}
-    if inverse.get("method") != "neumann" or inverse.get("step", "auto") != "auto":
+    method, step = inverse.get("method"), inverse.get("step")
+    is_automatic = step == "auto" or (step is None and method == "neumann")  # which is its default
+    if method not in ("neumann", "released_neumann") or not is_automatic:
         return dict(settings)
     return {**settings, "inverse": {**inverse, "step": 1 / (2 * p * (1 - p))}}
 

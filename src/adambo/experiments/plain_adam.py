@@ -11,7 +11,6 @@ from adambo.algorithms import Algorithm, Info
 from adambo.algorithms.optimizers import checked_rate, fused, sgd
 from adambo.draw import Batch, Draw, Needs
 from adambo.problem import Problem
-from adambo.products import gradient
 from adambo.vectors import Vector
 
 
@@ -53,11 +52,9 @@ class PlainAdam(Algorithm):
         point = self.problem.at(draw, self.ledger)
         with self.undone_on_failure(point) as before:
             self.guard.watch("the loss", point.f)
-            self.ledger.grad_x_f += 1
-            self.ledger.grad_y_f += 1
-            parts = gradient(point.f, self.theta)
             try:
-                for p, part in zip(self.theta, parts, strict=True):
+                # Asked of the point: the graph of f ends at the features, and what lies behind them is the encoder.
+                for p, part in zip(self.theta, [*point.f_x, *point.f_y], strict=True):
                     p.grad = part
                 self.lower_optimizer.step()  # moves nothing; a scheduler wants to see a step before its own
                 self.commit(point, before)

@@ -48,8 +48,10 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     splits["test"] = TaskSet(pairs(test), tests)
 
     torch.manual_seed(config.seed)
-    sentence = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
-    network = PairEncoder(sentence, config.features).to(device)
+    sentence = SentenceRNN(
+        vectors.table, config.layers, config.hidden, config.dropout, config.pooling, config.vector_scale
+    )
+    network = PairEncoder(sentence, config.features, config.pair_features).to(device)
     encoder = Encoder(
         config,
         network,

@@ -17,6 +17,7 @@ import torch
 from adambo.algorithms import ALL, Algorithm
 from adambo.errors import ConfigError
 from adambo.experiments.plain_adam import PlainAdam
+from adambo.experiments.released_code import ReleasedNeumann
 from adambo.experiments.values import fitted, known, nearest
 from adambo.inverse import ConjugateGradient, Exact, Inverse, LinearSystem, Neumann
 from adambo.problem import Problem
@@ -27,6 +28,7 @@ INVERSES: dict[str, type[Inverse]] = {
     "conjugate_gradient": ConjugateGradient,
     "linear_system": LinearSystem,
     "exact": Exact,
+    "released_neumann": ReleasedNeumann,
 }
 _OBJECTS = ("self", "problem", "upper_optimizer", "lower_optimizer")  # what no file can hold
 _EXPERIMENTS_OWN = ("lower_slots", "upper_slots")  # the experiment knows them, unless somebody says otherwise

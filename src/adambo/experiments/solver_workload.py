@@ -39,6 +39,8 @@ class SolverWorkload(ABC):
 
     def __init__(self, config: RunConfig, solver: Algorithm, steps_per_epoch: int, metric: str) -> None:
         self.config, self.solver, self.steps_per_epoch, self.metric = config, solver, steps_per_epoch, metric
+        for group in solver.upper_optimizer.param_groups if config.upper_weight_decay else ():
+            group["weight_decay"] = config.upper_weight_decay  # read by Adam in every step
         self._decays: list[LambdaLR] = []
         if config.decay == "cube_root":
             for optimizer in (solver.upper_optimizer, solver.lower_optimizer):

@@ -67,9 +67,15 @@ def build(config: TweetAucConfig) -> DeepAuc:
 def make_network(config: TweetAucConfig, vectors: WordVectors) -> TweetScore:
     if isinstance(config, AucTransformerConfig):
         transformer = SentenceTransformer(
-            vectors.table, config.layers, config.heads, config.hidden, config.dropout, config.pooling
+            vectors.table,
+            config.layers,
+            config.heads,
+            config.hidden,
+            config.dropout,
+            config.pooling,
+            config.vector_scale,
         )
         return TweetScore(transformer, vectors.table.shape[1])
     assert isinstance(config, AucRnnConfig)
-    rnn = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling)
+    rnn = SentenceRNN(vectors.table, config.layers, config.hidden, config.dropout, config.pooling, config.vector_scale)
     return TweetScore(rnn, config.hidden)

@@ -105,6 +105,10 @@ class Neumann(Inverse):
     def largest_curvature(self) -> float | None:
         return self._curvature.largest
 
+    def on_one_batch(self) -> Neumann:
+        """The series with the step in use and one batch for all factors, where every sampling is this; cheapest."""
+        return Neumann(terms=self.terms, step=self.step, samples="shared")
+
     def prepare(self, point: Point, step: int) -> None:
         self._curvature.begin_step()
         if not self._curvature.is_due(point, step):
@@ -148,7 +152,8 @@ class Neumann(Inverse):
     def solve(self, point: Point, v: Vector) -> Vector:
         if v[0].is_cuda:  # where nobody waits for the device
             s, same = self._step_beside(v), self.samples in _SAME_ON_ONE_BATCH
-            replayed = point.replayed(v, s, self.terms, self._judged_series, self.samples) if same else None
+            name = type(self), self.samples
+            replayed = point.replayed(v, s, self.terms, self._judged_series, name) if same else None
             return self._judged_series(point, v, s) if replayed is None else replayed
         z = self._series(point, v, self.step)
         excess = self._excess(point, z, v, self.step)
@@ -187,7 +192,20 @@ class Neumann(Inverse):
     def _series(self, point: Point, v: Vector, s: float | Tensor) -> Vector:
         if (z := self._at_once(point, v, s)) is not None:
             return z
+        if self.samples == "chained" and not isinstance(s, Tensor):
+            w = v
+            for index in range(self.terms - 1):
+                w = point.contracted(w, s, v, index)
+            return scaled(w, s)
+        factor = self._factor(point, s)
+        series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
+        if self.samples == "random":
+            level = point.draw.level
+            return scaled(_product(factor, v, len(point.draw.hessian) if level is None else level), s * self.terms)
+        return scaled(series[self.samples](factor, v, self.terms), s)
 
+    @staticmethod
+    def _factor(point: Point, s: float | Tensor) -> Factor:
         def factor(index: int, w: Vector) -> Vector:
             """A(ζ^index) w"""
             product = point.hessian(w, index)
@@ -195,16 +213,7 @@ class Neumann(Inverse):
                 return added(w, product, -s)
             return [torch.addcmul(a, b, s, value=-1) for a, b in zip(w, product, strict=True)]
 
-        if self.samples == "chained" and not isinstance(s, Tensor):
-            w = v
-            for index in range(self.terms - 1):
-                w = point.contracted(w, s, v, index)
-            return scaled(w, s)
-        series = {"independent": _independent, "chained": _chained, "prefix": _prefix, "shared": _shared}
-        if self.samples == "random":
-            level = point.draw.level
-            return scaled(_product(factor, v, len(point.draw.hessian) if level is None else level), s * self.terms)
-        return scaled(series[self.samples](factor, v, self.terms), s)
+        return factor
 
     def state_dict(self) -> dict[str, Any]:
         return {"curvature": self._curvature.state_dict()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,31 +13,53 @@ from adambo.data.sequences import Padded, WordByWord
 from adambo.errors import ConfigError
 
 Pooling = Literal["max", "mean", "last"]
+VectorScale = Literal["standardised", "unit", "raw"]
+PairFeatures = Literal["all", "both"]
 
 
 class FrozenVectors(nn.Module):
     """Word vectors by the numbers of `adambo.data.words`: 0 is padding, row r of the table has r + 1, then unknown.
 
-    Each dimension is standardised over the table (mean 0, variance 1). The vectors as they come are long (norms around
-    40 in the 300-d table), which drives a tanh into saturation, and their dimensions differ in scale. Padding and
-    unknown are zero, the mean vector.
+    The vectors as they come are long (norms around 40 in the 300-d table), which drives a tanh into saturation, and
+    their dimensions differ in scale; so each dimension is standardised over the table, unless something else is asked
+    for. Padding and unknown are zero: the mean vector where vectors are standardised, and else the origin.
 
     The vectors are neither parameters nor part of a state dict: they are data, and a checkpoint needs no copy of them.
+
+    Args:
+        table: (n, d), a row per word.
+        scale: "standardised" (every dimension has mean 0 and variance 1 over the table), "unit" (every word has
+            length 1) or "raw" (as they come).
+
+    Example:
+        >>> FrozenVectors(torch.tensor([[3.0, 4.0]]), "unit")(torch.tensor([0, 1, 2])).tolist()
+        [[0.0, 0.0], [0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
 
     vectors: Tensor
 
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, table: Tensor, scale: VectorScale = "standardised") -> None:
         super().__init__()
-        variance, mean = torch.var_mean(table.float(), dim=0, correction=0)
-        # A dimension that is the same for all words says nothing; it becomes 0 and not 0/0.
-        standardised = (table - mean) / torch.where(variance > 0, variance.sqrt(), torch.inf)
-        vectors = F.pad(standardised, (0, 0, 1, 1))
-        self.register_buffer("vectors", vectors, persistent=False)
+        check_choice("vector_scale", scale, get_args(VectorScale))
+        rows = {"standardised": standardised, "unit": of_unit_length, "raw": Tensor.float}[scale](table)
+        self.register_buffer("vectors", F.pad(rows, (0, 0, 1, 1)), persistent=False)
         self.width = table.shape[1]
 
     def forward(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.vectors)
+
+
+def standardised(table: Tensor) -> Tensor:
+    """Every dimension with mean 0 and variance 1 over the rows."""
+    variance, mean = torch.var_mean(table.float(), dim=0, correction=0)
+    # A dimension that is the same for all words says nothing; it becomes 0 and not 0/0.
+    return (table - mean) / torch.where(variance > 0, variance.sqrt(), torch.inf)
+
+
+def of_unit_length(table: Tensor) -> Tensor:
+    """Every row divided by its length; a row of zeros has none and stays."""
+    length = torch.linalg.vector_norm(table.float(), dim=1, keepdim=True)
+    return table / torch.where(length > 0, length, torch.inf)
 
 
 def pool(states: Tensor, lengths: Tensor, how: Pooling) -> Tensor:
@@ -69,12 +91,21 @@ class SentenceRNN(nn.Module):
         hidden: Width of its states and of the result.
         dropout: Between layers, in training.
         pooling: See `pool`.
+        vector_scale: See `FrozenVectors`.
     """
 
-    def __init__(self, table: Tensor, layers: int, hidden: int, dropout: float, pooling: Pooling) -> None:
+    def __init__(
+        self,
+        table: Tensor,
+        layers: int,
+        hidden: int,
+        dropout: float,
+        pooling: Pooling,
+        vector_scale: VectorScale = "standardised",
+    ) -> None:
         super().__init__()
         check_pooling(pooling, ("max", "mean", "last"))
-        self.words = FrozenVectors(table)
+        self.words = FrozenVectors(table, vector_scale)
         # After the last layer there is no dropout, and torch warns where one layer is to have some.
         self.rnn = nn.RNN(self.words.width, hidden, layers, dropout=dropout if layers > 1 else 0.0, batch_first=True)
         self.width, self.pooling = hidden, pooling
@@ -98,12 +129,14 @@ class PairEncoder(nn.Module):
     Args:
         sentence: Encodes both sentences, in one call.
         features: Width of the result.
+        pair_features: "all", or "both" for [u, v] alone; comparing the two is then left to W and to the head.
     """
 
-    def __init__(self, sentence: SentenceRNN, features: int) -> None:
+    def __init__(self, sentence: SentenceRNN, features: int, pair_features: PairFeatures = "all") -> None:
         super().__init__()
-        self.sentence = sentence
-        self.project = nn.Linear(4 * sentence.width, features)
+        check_choice("pair_features", pair_features, get_args(PairFeatures))
+        self.sentence, self.compares = sentence, pair_features == "all"
+        self.project = nn.Linear((4 if self.compares else 2) * sentence.width, features)
         self.width = features
 
     def forward(self, first: Padded, second: Padded) -> Tensor:
@@ -118,10 +151,16 @@ class PairEncoder(nn.Module):
 
     def _of_both(self, states: Tensor) -> Tensor:
         u, v = states.chunk(2)
-        return torch.tanh(self.project(torch.cat([u, v, (u - v).abs(), u * v], dim=1)))
+        pair = [u, v, (u - v).abs(), u * v] if self.compares else [u, v]
+        return torch.tanh(self.project(torch.cat(pair, dim=1)))
 
 
 def check_pooling(pooling: str, known: tuple[str, ...]) -> None:
     """Refuse a way of pooling that the network does not have."""
-    if pooling not in known:
-        raise ConfigError(f"pooling={pooling!r} is not known here: give {', '.join(known[:-1])} or {known[-1]}.")
+    check_choice("pooling", pooling, known)
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a value of `name` that is not one of those known."""
+    if value not in known:
+        raise ConfigError(f"{name}={value!r} is not known here: give {', '.join(known[:-1])} or {known[-1]}.")

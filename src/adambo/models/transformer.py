@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adambo.errors import ConfigError
-from adambo.models.recurrent import FrozenVectors, check_pooling, pool
+from adambo.models.recurrent import FrozenVectors, VectorScale, check_pooling, pool
 
 
 class Positions(nn.Module):
@@ -46,6 +46,7 @@ class SentenceTransformer(nn.Module):
         feed_forward: Width inside a layer.
         dropout: In the layers, in training.
         pooling: "mean" or "max" over the words.
+        vector_scale: See `FrozenVectors`.
     """
 
     def __init__(
@@ -56,10 +57,11 @@ class SentenceTransformer(nn.Module):
         feed_forward: int,
         dropout: float,
         pooling: Literal["mean", "max"],
+        vector_scale: VectorScale = "standardised",
     ) -> None:
         super().__init__()
         check_pooling(pooling, ("mean", "max"))
-        self.words = FrozenVectors(table)
+        self.words = FrozenVectors(table, vector_scale)
         self.width, self.pooling = self.words.width, pooling
         if self.width % heads:
             raise ConfigError(

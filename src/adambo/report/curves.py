@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adambo.report.earlier_runs import completed
 from adambo.report.palette import ALGORITHMS, Style, styles, written_name
 from adambo.report.records import Points, Record, inside, number, shown
 
@@ -221,7 +222,7 @@ class Variant(NamedTuple):
 
 
 def group_of(experiment: str, records: list[Record]) -> Group:
-    order = list(ALGORITHMS)
+    order, records = list(ALGORITHMS), completed(experiment, records)
     algorithms = sorted(
         {record.algorithm for record in records}, key=lambda n: (order.index(n) if n in order else len(order), n)
     )
