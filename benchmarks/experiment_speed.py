@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,29 +47,30 @@ def alone(file: str) -> Iterator[None]:
         yield
 
 
-def milliseconds(workload: Workload, warm_up: int, steps: int, lock: AbstractContextManager[None]) -> float:
+def milliseconds(workload: Workload, warm_up: int, steps: int) -> float:
     """Per step, the median of five stretches."""
-    number, measured = 0, []
-    start = time.perf_counter()
-    while number < warm_up and not (number >= 3 and time.perf_counter() - start > 2 * SLOW):
+    workload.begin()
+    number, start = 0, time.perf_counter()
+    while number < warm_up and not (number >= 3 and time.perf_counter() - start > SLOW):
         workload.step(number)
         number += 1
-    wait()
-    with lock:
-        start = time.perf_counter()
-        for _ in range(3):
-            workload.step(number)
-            number += 1
-        wait()
-        steps = max(1, min(steps, round(SLOW / STRETCHES / ((time.perf_counter() - start) / 3))))
-        for _ in range(STRETCHES):
-            start = time.perf_counter()
-            for _ in range(steps):
-                workload.step(number)
-                number += 1
+        if number <= 3:  # whether it is slow is not known before it is done
             wait()
-            measured.append(1e3 * (time.perf_counter() - start) / steps)
+    measured = [stretch(workload, number, 3)]
+    steps = max(1, min(steps, round(1e3 * SLOW / STRETCHES / measured.pop())))
+    for place in range(STRETCHES):
+        measured.append(stretch(workload, number + 3 + place * steps, steps))
     return statistics.median(measured)
+
+
+def stretch(workload: Workload, number: int, steps: int) -> float:
+    """Milliseconds per step of so many, from step `number` on."""
+    wait()
+    start = time.perf_counter()
+    for k in range(number, number + steps):
+        workload.step(k)
+    wait()
+    return 1e3 * (time.perf_counter() - start) / steps
 
 
 def noted(file: str, record: dict[str, Any]) -> None:
@@ -104,9 +105,8 @@ def main() -> None:
             try:
                 made = configure(given.experiment, algorithm, given.preset, values)
                 workload = experiment_named(given.experiment).build(made.config)
-                workload.begin()
-                lock = alone(given.lock) if given.lock else nullcontext()
-                taken = milliseconds(workload, given.warm_up, given.steps, lock)
+                with alone(given.lock) if given.lock else nullcontext():
+                    taken = milliseconds(workload, given.warm_up, given.steps)
             except (AdamboError, torch.OutOfMemoryError) as error:
                 print(f"{algorithm:9} {precision}: {error}", file=sys.stderr)
                 continue
