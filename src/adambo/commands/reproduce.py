@@ -1,0 +1,63 @@
+"""`adambo reproduce PART`: the figures and tables of the page on the paper's reproduction, from run records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from adambo.commands.parser import Parser
+from adambo.errors import ConfigError, RunError
+from adambo.experiments.lines import line
+from adambo.experiments.values import nearest
+from adambo.training import atomic
+
+
+def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
+    from adambo.reproduction.archive import Archive
+    from adambo.reproduction.block import Page
+    from adambo.reproduction.parts import PARTS, blocks
+
+    described = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
+    parser = Parser(
+        "adambo reproduce PART [options]",
+        f"Figures and tables from run records; the tables are printed. Parts are {described}; all: every part of which "
+        "there are records.",
+    )
+    parser.option("results", str, "results", "Folder of the records.")
+    parser.option("page", str, "docs/reproduction.md", "The page; figures go into the folder of its name beside it.")
+    parser.option("write", bool, False, "Replace the blocks of the page; what is outside of them stays as it is.")
+    parser.option(
+        "check", bool, False, "Only compare the blocks of the page with the records; exit code 1 if one differs."
+    )
+    part, rest = ("", words) if not words or words[0].startswith("-") else (words[0], words[1:])
+    own, _ = parser.read(rest)
+    if not part:
+        raise ConfigError(f"Name a part, as in `adambo reproduce paper`: {', '.join(PARTS)}, or all.")
+    if part not in (*PARTS, "all"):
+        raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
+    if own["write"] and own["check"]:
+        raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
+    if not Path(own["results"]).is_dir():
+        raise RunError(f"There is no folder {own['results']}: name the one with the records, --results FOLDER.")
+    page, found = Page(Path(own["page"])), blocks(Archive(Path(own["results"])), part)
+    if own["check"]:
+        stale = page.stale(found, None if part == "all" else part)
+        for sentence in stale:
+            line(err, f"{page.path}: {sentence} `adambo reproduce {part} --write` renews it.")
+        return 1 if stale else 0
+    if not found:
+        raise RunError(f"{own['results']} has no records for the part {part}.")
+    page.folder.mkdir(parents=True, exist_ok=True)
+    for block in found:
+        line(out, f"<!-- adambo reproduce {block.name} -->\n{block.markdown(page.folder.name)}\n<!-- end -->\n")
+        if block.draw is not None:
+            atomic.write_bytes(page.folder / block.picture, block.png())
+            line(err, str(page.folder / block.picture))
+    for name in page.write(found) if own["write"] else ():
+        line(
+            err,
+            f"{page.path} has no block {name!r}: put `<!-- adambo reproduce {name} -->` and `<!-- end -->` into it.",
+        )
+    return 0

@@ -1,0 +1,153 @@
+"""A block of the page: what one part says about one case, and where it stands between two marks."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from PIL import Image
+
+from adambo.errors import RunError
+from adambo.report.figures import PAPER
+from adambo.studies.findings import Sheet
+from adambo.training import atomic
+
+DPI = 110
+COLOURS = 128  # of a palette; the pictures are lines on white, and take a third of the space
+BLOCK = re.compile(
+    r"(?P<begin><!-- adambo reproduce (?P<name>[a-z]+(?: [a-z0-9-]+)?) -->\n)(?P<content>.*?)(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of one case.
+
+    Attributes:
+        part: Such as "paper".
+        case: Such as "auc-rnn"; empty for a part that is one whole.
+        sheets: Its tables.
+        notes: Sentences below them.
+        draw: Makes the figure, if there is one.
+        title: What the figure shows, for those who cannot see it.
+    """
+
+    part: str
+    case: str
+    sheets: Sequence[Sheet]
+    notes: Sequence[str] = ()
+    draw: Callable[[], Figure] | None = None
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.part} {self.case}".strip()
+
+    @property
+    def picture(self) -> str:
+        """The name of the figure's file."""
+        return f"{self.name.replace(' ', '-')}.png"
+
+    def markdown(self, folder: str) -> str:
+        """All of it; `folder` is where figures are, as seen from the page."""
+        parts = [sheet.markdown for sheet in self.sheets]
+        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
+        parts += [f"![{self.title}]({folder}/{self.picture})"] if self.draw else []
+        return "\n\n".join([*parts, f"Made by `adambo reproduce {self.part}`."])
+
+    def png(self) -> bytes:
+        """The figure as a small file."""
+        assert self.draw is not None, f"{self.name} has no figure"
+        content, small = io.BytesIO(), io.BytesIO()
+        with matplotlib.rc_context(PAPER):
+            self.draw().savefig(content, format="png", dpi=DPI)
+        with Image.open(content) as image:
+            image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+        return small.getvalue()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page in Markdown, of which only the blocks are made by a program.
+
+    <!-- adambo reproduce paper auc-rnn -->
+    what `Block.markdown` gives
+    <!-- end -->
+    """
+
+    path: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where its figures are: docs/reproduction for docs/reproduction.md."""
+        return self.path.with_suffix("")
+
+    @property
+    def text(self) -> str:
+        """Raises RunError if there is no page, or marks in it that do not fit."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise RunError(
+                f"The page {self.path} cannot be read: {atomic.reason(error)}. Write one with a line "
+                "`<!-- adambo reproduce paper auc-rnn -->` and, below it, a line `<!-- end -->` for each block."
+            ) from error
+        begun, ended = text.count("<!-- adambo reproduce "), text.count("<!-- end -->")
+        names = [match["name"] for match in BLOCK.finditer(text)]
+        if not begun == ended == len(names):
+            raise RunError(
+                f"The blocks of {self.path} cannot be told apart: {begun} begin with `<!-- adambo reproduce PART CASE "
+                f"-->` and {ended} end with `<!-- end -->`. Give each block both, on lines of their own."
+            )
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise RunError(f"{self.path} has more than one block {twice[0]!r}: keep one of them.")
+        return text
+
+    @property
+    def names(self) -> list[str]:
+        """Of its blocks."""
+        return [match["name"] for match in BLOCK.finditer(self.text)]
+
+    def write(self, blocks: Sequence[Block]) -> list[str]:
+        """Put blocks where their marks are, and return the names of those that have none; the rest stays as it is."""
+        fresh = {block.name: block.markdown(self.folder.name) for block in blocks}
+
+        def replaced(match: re.Match[str]) -> str:
+            name = match["name"]
+            return match["begin"] + (f"{fresh[name]}\n" if name in fresh else match["content"]) + match["end"]
+
+        before = self.text
+        after = BLOCK.sub(replaced, before)
+        if after != before:
+            atomic.write_text(self.path, after)
+        names = self.names
+        return [name for name in fresh if name not in names]
+
+    def stale(self, blocks: Sequence[Block], part: str | None = None) -> list[str]:
+        """A sentence for each block that differs from what the records give, and for each figure that is missing.
+
+        Args:
+            blocks: What the records give.
+            part: Look at the blocks of this part only.
+        """
+        fresh = {block.name: block for block in blocks}
+        found = []
+        for match in BLOCK.finditer(self.text):
+            name = match["name"]
+            if part is not None and name.split()[0] != part:
+                continue
+            block = fresh.get(name)
+            if block is None:
+                found.append(f"The block {name!r} has no records.")
+            elif match["content"] != f"{block.markdown(self.folder.name)}\n":
+                found.append(f"The block {name!r} differs from what the records give.")
+            elif block.draw and not (self.folder / block.picture).exists():
+                found.append(f"The figure {self.folder / block.picture} of the block {name!r} is missing.")
+        return found

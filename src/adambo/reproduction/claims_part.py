@@ -1,0 +1,201 @@
+"""The part `claims`: what the paper says, what the records say, and a verdict by a rule that is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adambo.experiments.catalogue import AUC, HYPER_REPRESENTATION
+from adambo.report.curves import Curve
+from adambo.reproduction.archive import CASES, STUDIED, Archive, Case
+from adambo.reproduction.arrival import threshold
+from adambo.reproduction.block import Block
+from adambo.reproduction.lambda_part import FOLDER, by_lambda, power
+from adambo.reproduction.spread import FACTOR, RULE, difference, final
+from adambo.reproduction.standing import Standing, State, arrives_sooner, ends_higher
+from adambo.studies.findings import Sheet
+
+METHOD = "adambo"
+PLAIN = "adam"
+HEADLINE = {"train": 0.14, "test": 0.07}
+LIMITS = {"auc-rnn": 1e-4, "auc-transformer": 1e-4, "bert-trec": 1e-3}
+SMALLEST = 1e-8  # the paper's λ
+HARDLY = 0.1  # of what is gained on chance
+RULES = (
+    "“At the paper's settings” are the runs of the part `paper`, “fair search” those of the part `tuned`. A claim is "
+    "about the baselines of the paper; plain Adam and our own variants are none of them. A run that diverged counts "
+    "with its last evaluation before that.",
+    RULE,
+    "“Ends higher”: the test metric at the end, against every baseline. Confirmed if it is higher than each, not "
+    "confirmed if one of them is higher, otherwise not decided: differences within the spread.",
+    "“Converges faster”: sooner, in epochs and in seconds alone, at chance + 0.9 (best − chance), best being the "
+    "highest mean best test metric of AdamBO and the baselines. A seed that does not get there counts with its "
+    "end, which can speak for the other method only.",
+    "“By 14 % and 7 %”: above every baseline by that much, as a difference or as a share of the baseline, whichever "
+    "favours the paper, which does not say.",
+    f"“Hardly matters”: the final test metric differs from that of λ = 1e-8 by less than {100 * HARDLY:.0f} % of what "
+    "that gains on chance, 2 standard errors included.",
+)
+
+
+def claims(archive: Archive) -> Block | None:
+    there = {kind: archive.cases(kind) for kind in ("paper", "tuned", FOLDER)}
+    if not any(there.values()):
+        return None
+    rows = [
+        *(row for name in CASES for row in (_higher(archive, name), _faster(archive, name))),
+        *(_headline(archive, split) for split in HEADLINE),
+        *(_hardly(archive, name) for name in STUDIED),
+    ]
+    sheets = [Sheet("The paper's claims; mean ± standard deviation over seeds (n − 1).", COLUMNS, rows)]
+    own = [row for name in there["tuned"] for row in _own(archive, name)]
+    if own:
+        caption = (
+            "Labels of the search that the paper does not compare with, against its baselines under the same search."
+        )
+        sheets.append(Sheet(caption, OWN_COLUMNS, own))
+    return Block("claims", "", sheets, RULES)
+
+
+COLUMNS = ("claim", "what we find", "verdict")
+OWN_COLUMNS = (
+    "case",
+    "label",
+    "final test against every baseline",
+    "against plain Adam",
+    "to 90 % against every baseline",
+    "better than all in",
+)
+
+
+UNDER: dict[State, str] = {"higher": "confirmed", "lower": "not confirmed", "undecided": "not decided"}
+
+
+def baselines(case: str) -> list[str]:
+    """Those that the paper compares AdamBO with.
+
+    Example:
+        >>> baselines("auc-rnn")[:3], len(baselines("auc-rnn")), len(baselines("bert-trec-shared"))
+        (['stocbio', 'ttsa', 'saba'], 9, 8)
+    """
+    compared = AUC if case.startswith("auc-") else HYPER_REPRESENTATION
+    return [name for name in compared if name != METHOD]
+
+
+def verdict(paper: State, fair: State) -> str:
+    """In words, from how the method stands at the paper's settings and under the fair search.
+
+    Example:
+        >>> verdict("higher", "higher"), verdict("higher", "lower"), verdict("undecided", "lower")
+        ('confirmed', "confirmed only at the paper's settings", 'not decided')
+    """
+    if paper == fair == "absent":
+        return "no records"
+    if paper in ("absent", "partial"):
+        lacking = "no records" if paper == "absent" else "no records of some baselines"
+        return f"{lacking} at the paper's settings" + (
+            f"; {UNDER[fair]} under the fair search" if fair in UNDER else ""
+        )
+    if paper == "lower":
+        return "not confirmed" + (" (but under the fair search)" if fair == "higher" else "")
+    if paper == "undecided":
+        return "not decided"
+    if fair in ("absent", "partial"):
+        lacking = "no records" if fair == "absent" else "no records of some baselines"
+        return f"confirmed at the paper's settings; {lacking} in the fair search"
+    return "confirmed" if fair == "higher" else "confirmed only at the paper's settings"
+
+
+def _row(claim: str, paper: Standing, fair: Standing) -> list[str]:
+    finding = f"at the paper's settings: {paper.text}<br>fair search: {fair.text}"
+    return [claim, finding, verdict(paper.state, fair.state)]
+
+
+def _higher(archive: Archive, name: str) -> list[str]:
+    paper, fair = (ends_higher(archive.case(kind, name), METHOD, baselines(name)) for kind in ("paper", "tuned"))
+    return _row(f"{CASES[name]}: AdamBO ends higher than every baseline (test)", paper, fair)
+
+
+def _faster(archive: Archive, name: str) -> list[str]:
+    paper, fair = (_sooner(archive.case(kind, name), METHOD, baselines(name)) for kind in ("paper", "tuned"))
+    return _row(f"{CASES[name]}: AdamBO converges faster than every baseline", paper, fair)
+
+
+def _sooner(case: Case | None, label: str, others: Sequence[str], at: float | None = None) -> Standing:
+    """In epochs and in seconds: both must hold, and one that does not settles it."""
+    both = [arrives_sooner(case, label, others, axis, at) for axis in ("epoch", "seconds")]
+    texts = list(dict.fromkeys(standing.text for standing in both))
+    states: list[State] = [standing.state for standing in both]
+    order: list[State] = ["lower", "partial", "absent", "undecided", "higher"]
+    worst = next(state for state in order if state in states)
+    return Standing("partial" if worst == "absent" and set(states) != {"absent"} else worst, ". ".join(texts))
+
+
+def _headline(archive: Archive, split: str) -> list[str]:
+    by = HEADLINE[split]
+    found = []
+    for kind in ("paper", "tuned"):
+        case, others = archive.case(kind, "auc-transformer"), baselines("auc-transformer")
+        readings = [ends_higher(case, METHOD, others, split, by, relative) for relative in (False, True)]
+        states: list[State] = [reading.state for reading in readings]
+        kindest: list[State] = ["higher", "undecided", "partial", "absent", "lower"]
+        found.append(Standing(next(state for state in kindest if state in states), readings[0].text))
+    return _row(f"auc-transformer: AdamBO ends at least {100 * by:.0f} % higher than every baseline ({split})", *found)
+
+
+def _hardly(archive: Archive, name: str) -> list[str]:
+    limit = LIMITS[name]
+    claim = f"{name}: λ hardly matters up to {power(limit)}"
+    case = archive.case(FOLDER, name)
+    curves = {} if case is None else by_lambda(case)[0]
+    finals = {value: final(curve, "test", case.group.metric) for value, curve in curves.items() if case}
+    known = {value: spread for value, spread in finals.items() if spread is not None and value <= limit * 1.001}
+    if case is None or SMALLEST not in known or len(known) < 2 or max(known) < limit * 0.999:
+        return [claim, "no records of λ = 1e-8 and of the limit", "no records"]
+    start = known.pop(SMALLEST)
+    margin = HARDLY * (start.mean - case.chance)
+    differences = {value: difference(spread, start) for value, spread in known.items()}
+    value, largest = max(differences.items(), key=lambda pair: abs(pair[1].mean))
+    text = (
+        f"{start} at λ = 1e-8; the largest difference is {largest}, at λ = {power(value)}; the margin is {margin:.4f}"
+    )
+    if margin <= 0:
+        return [claim, f"{text}; at λ = 1e-8 nothing is learned", "not decided"]
+    if any(d.error is None for d in differences.values()):
+        return [claim, f"{text}; single seeds", "not decided"]
+    ranges = [(abs(d.mean), FACTOR * (d.error or 0.0)) for d in differences.values()]
+    if any(mean - error > margin for mean, error in ranges):
+        return [claim, text, "not confirmed"]
+    return [claim, text, "confirmed" if all(mean + error < margin for mean, error in ranges) else "not decided"]
+
+
+def _own(archive: Archive, name: str) -> list[list[str]]:
+    """What is not of the paper's baselines, under the same search; times are those of the table of the part `tuned`."""
+    case, others = archive.case("tuned", name), baselines(name)
+    if case is None:
+        return []
+    rows, at = [], threshold(case)
+    for label, curve in zip(case.labels, case.group.curves, strict=True):
+        if label in others:
+            continue
+        score = ends_higher(case, label, others)
+        times = [arrives_sooner(case, label, others, axis, at) for axis in ("epoch", "seconds")]
+        winning = [
+            what
+            for what, standing in zip(
+                ("test metric", "epochs to 90 %", "seconds to 90 %"), (score, *times), strict=True
+            )
+            if standing.state == "higher"
+        ]
+        lead = ". ".join(standing.text for standing in times)
+        rows.append(
+            [CASES[name], curve.label, score.text, _over_plain(case, curve), lead, ", ".join(winning) or "nothing"]
+        )
+    return rows
+
+
+def _over_plain(case: Case, curve: Curve) -> str:
+    """How much higher than plain Adam it ends, which is no baseline of the paper but what a reader will ask for."""
+    plain = case.curve(PLAIN)
+    spreads = [None if each is None else final(each, "test", case.group.metric) for each in (curve, plain)]
+    mine, its = spreads
+    return "–" if mine is None or its is None or plain is curve else str(difference(mine, its))

@@ -1,0 +1,73 @@
+"""The part `effects`: one thing done as in the published code, or set otherwise, against the same without it."""
+
+from __future__ import annotations
+
+from adambo.report.curves import Curve, described, differing
+from adambo.report.table import metric_name, state_text
+from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.block import Block
+from adambo.reproduction.runs_part import notes
+from adambo.reproduction.spread import best, difference, final
+from adambo.studies.findings import Sheet
+
+
+def effects(archive: Archive, name: str) -> Block | None:
+    """Each label against the reference of its algorithm: the label that is just the algorithm's name.
+
+    Where the case has none, that of the paper's settings serves, and the table says so.
+    """
+    case = archive.case("effects", name)
+    if case is None:
+        return None
+    metric, named = case.group.metric, metric_name(case.group.metric)
+    columns = ["label", "what differs", "seeds", f"final test {named}", "difference", f"best test {named}"]
+    columns += ["difference", "state"]
+    rows, borrowed = [], set()
+    for label, curve in zip(case.labels, case.group.curves, strict=True):
+        reference, is_borrowed = _reference(archive, case, name, curve)
+        if is_borrowed:
+            borrowed.add(curve.algorithm)
+        row = [curve.label, _what_differs(curve, reference), str(len(curve.records))]
+        for pick in (final, best):
+            score = pick(curve, "test", metric)
+            other = None if reference is None else pick(reference, "test", metric)
+            row.append("–" if score is None else str(score))
+            if label == curve.algorithm:
+                row.append("reference")
+            else:
+                row.append("–" if score is None or other is None else str(difference(score, other)))
+        rows.append([*row, state_text(curve)])
+    caption = (
+        f"{CASES[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the reference of "
+        "the same algorithm ± its standard error (Welch)."
+    )
+    said = [text for text in notes(case) if not text.startswith(("Milliseconds", "Not all runs agree"))]
+    if borrowed:
+        said.append(
+            f"The reference of {', '.join(sorted(borrowed))} is its run at the paper's settings (part `paper`)."
+        )
+    return Block("effects", name, [Sheet(caption, columns, rows)], said)
+
+
+def _reference(archive: Archive, case: Case, name: str, curve: Curve) -> tuple[Curve | None, bool]:
+    own = case.curve(curve.algorithm)
+    if own is not None:
+        return own, False
+    at_the_papers = archive.case("paper", name)
+    borrowed = None if at_the_papers is None else at_the_papers.curve(curve.algorithm)
+    return borrowed, borrowed is not None
+
+
+def _what_differs(curve: Curve, reference: Curve | None) -> str:
+    """Settings that differ; one that the reference lacks, being older, only if it was given on purpose."""
+    if reference is None:
+        return "no reference"
+    if reference is curve:
+        return ""
+    here, there = curve.records[0], reference.records[0]
+    keys = [
+        key
+        for key in differing([here.config, there.config])
+        if (key in there.config and key in here.config) or here.source(key) == "given"
+    ]
+    return ", ".join(described({key: here.config.get(key) for key in keys})) or "nothing"

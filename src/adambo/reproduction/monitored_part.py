@@ -1,0 +1,96 @@
+"""The part `monitored`: what the monitor measured in runs, as evidence for why methods fail."""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from adambo.report.curves import MONITORED, Curve
+from adambo.report.figures import MARKERS, MARKS_PER_CURVE, look, plain
+from adambo.report.records import Record
+from adambo.report.table import metric_name, state_text
+from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.block import Block
+from adambo.reproduction.panels import legend, rows_of
+from adambo.reproduction.spread import final, over_seeds
+from adambo.studies.findings import Sheet
+
+TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
+SIGNED = ("cosine",)  # everything else is positive, and shown on a logarithmic axis
+PANELS_IN_A_ROW = 3
+
+
+def monitored(archive: Archive, name: str) -> Block | None:
+    case = archive.case("monitored", name)
+    if case is None:
+        return None
+    metric = case.group.metric
+    columns = ["label", "seeds", f"final test {metric_name(metric)}", *TABLED.values(), "warnings, first at", "state"]
+    rows = []
+    for curve in case.group.curves:
+        score = final(curve, "test", metric)
+        rows.append(
+            [
+                curve.label,
+                str(len(curve.records)),
+                "–" if score is None else str(score),
+                *(_final(curve, name) for name in TABLED),
+                first_warnings(curve) or "none",
+                state_text(curve),
+            ]
+        )
+    caption = (
+        f"{CASES[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
+        "‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. Bias and cosine of h, the hypergradient with the method's y and z: "
+        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both."
+    )
+    silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
+    notes = [f"No measurements of {', '.join(silent)}."] if silent else []
+    draw = None if len(silent) == len(case.group.curves) else lambda: _drawn(case, f"{CASES[name]}: the monitor")
+    return Block("monitored", name, [Sheet(caption, columns, rows)], notes, draw, f"{CASES[name]}: the monitor")
+
+
+def first_warnings(curve: Curve) -> str:
+    """Each kind with the first step at which any seed got it, and how many seeds did, such as "X: step 40 (2 of 3)"."""
+    steps: dict[str, list[int]] = {}
+    for record in curve.records:
+        for name, step in _warned(record).items():
+            steps.setdefault(name, []).append(step)
+    total = len(curve.records)
+    return "; ".join(
+        f"{name}: step {min(found)} ({len(found)} of {total} seeds)"
+        for name, found in sorted(steps.items(), key=lambda pair: min(pair[1]))
+    )
+
+
+def _warned(record: Record) -> dict[str, int]:
+    first: dict[str, int] = {}
+    for measurement in record.measurements:
+        for warning in measurement.get("warnings", ()):
+            first.setdefault(str(warning.get("name", "a warning")), int(measurement["step"]))
+    return first
+
+
+def _final(curve: Curve, name: str) -> str:
+    spread = over_seeds(curve, lambda record: record.measured(name)[-1][1] if record.measured(name) else None)
+    return "–" if spread is None else f"{spread.mean:.3g}"
+
+
+def _drawn(case: Case, title: str) -> Figure:
+    shown = case.group.monitored
+    drawing, places = rows_of(len(shown), PANELS_IN_A_ROW)
+    for place, name in zip(places, shown, strict=True):
+        for curve in case.group.curves:
+            band = curve.measured(name)
+            marks: dict[str, Any] = {"marker": MARKERS[curve.style.marker], "ms": 3.5}
+            every = max(1, len(band.x) // MARKS_PER_CURVE)
+            place.plot(band.x, band.mean, **look(curve.style), **marks, markevery=every, lw=1.3)
+        if name not in SIGNED:
+            place.set_yscale("log", nonpositive="mask")
+        place.set_xlabel("steps")
+        place.set_title(fill(MONITORED[name], 28), fontsize=9)
+    plain(drawing.suptitle("."), title)
+    legend(drawing, case.group.curves)
+    return drawing

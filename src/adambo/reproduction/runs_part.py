@@ -1,0 +1,117 @@
+"""The parts `paper` and `tuned`: every label of a case, its curves, its scores and what it costs."""
+
+from __future__ import annotations
+
+from adambo.report.curves import Curve
+from adambo.report.records import Record
+from adambo.report.table import metric_name, reasons, seconds_form, state_text
+from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.arrival import SHARE, arrivals, threshold
+from adambo.reproduction.block import Block
+from adambo.reproduction.panels import four_panels
+from adambo.reproduction.spread import Spread, best, final, over_seeds
+from adambo.studies.findings import Sheet
+
+NONE = "–"
+TITLES = {"paper": "the paper's settings", "tuned": "settings chosen by the search"}
+
+
+def paper(archive: Archive, name: str) -> Block | None:
+    return _block(archive, "paper", name)
+
+
+def tuned(archive: Archive, name: str) -> Block | None:
+    return _block(archive, "tuned", name)
+
+
+def _block(archive: Archive, part: str, name: str) -> Block | None:
+    case = archive.case(part, name)
+    if case is None:
+        return None
+    title = f"{CASES[name]}: {TITLES[part]}"
+    return Block(
+        part, name, [sheet(case, title, part == "tuned")], notes(case), lambda: four_panels(case, title), title
+    )
+
+
+def sheet(case: Case, title: str, with_arrivals: bool) -> Sheet:
+    """One row per label, the highest final test score first."""
+    metric, named = case.group.metric, metric_name(case.group.metric)
+    caption = f"{title}; mean ± standard deviation over seeds (n − 1)."
+    columns = ["algorithm", "seeds", f"final train {named}", f"final test {named}", f"best test {named}"]
+    columns += ["epoch of the best", "ms per step, alone", "seconds, alone", "oracle calls", "state"]
+    at = threshold(case)
+    if with_arrivals:
+        if at is not None:
+            caption += (
+                f" 90 % is a test {named} of {at:.4f}: chance {case.chance:g} and {SHARE:g} of what the best label "
+                "gains on it (the highest mean of the seeds' best test scores). A label's time is the mean over seeds "
+                "of the first evaluation there; “not reached (2 of 3)”: two of the three seeds never get there."
+            )
+        columns[8:8] = ["epochs to 90 %", "seconds to 90 %"]
+    rows = []
+    for label, curve in _sorted(case):
+        speed = case.speeds.get(label)
+        row = [
+            curve.label,
+            str(len(curve.records)),
+            *map(_score, (final(curve, "train", metric), final(curve, "test", metric), best(curve, "test", metric))),
+            _number(over_seeds(curve, lambda record: _epoch_of_best(record, metric)), ".1f"),
+            NONE if speed is None else f"{speed:.1f}",
+            _seconds(curve),
+            *([_arrival(curve, axis, metric, at) for axis in ("epoch", "seconds")] if with_arrivals else []),
+            _number(over_seeds(curve, lambda record: record.cost("oracle_calls")), ",.0f"),
+            state_text(curve),
+        ]
+        rows.append(row)
+    return Sheet(caption, columns, rows)
+
+
+def notes(case: Case) -> list[str]:
+    """What a reader must know before comparing rows."""
+    found = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]
+    if found:
+        found.append("A run that diverged counts with its last evaluation before that.")
+    if case.untimed:
+        found.append(
+            f"Milliseconds per step alone have not been measured for {', '.join(case.untimed)}, so seconds are not "
+            "known, and the curves against seconds are left out."
+        )
+    if case.unlike:
+        found.append(f"Not all runs agree in {', '.join(case.unlike)}: compare them with care.")
+    if case.mixed:
+        found.append(f"Seeds of one label differ in more than their seed: {', '.join(case.mixed)}.")
+    if case.left_out:
+        found.append(f"Left out, since they did not come to an end: {', '.join(case.left_out)}.")
+    return found
+
+
+def _sorted(case: Case) -> list[tuple[str, Curve]]:
+    def score(pair: tuple[str, Curve]) -> float:
+        spread = final(pair[1], "test", case.group.metric)
+        return float("-inf") if spread is None else spread.mean
+
+    return sorted(zip(case.labels, case.group.curves, strict=True), key=score, reverse=True)
+
+
+def _epoch_of_best(record: Record, metric: str) -> float | None:
+    points = record.points("epoch", "test", metric)
+    return max(points, key=lambda point: point[1])[0] if points else None
+
+
+def _arrival(curve: Curve, axis: str, metric: str, at: float | None) -> str:
+    found = None if at is None else arrivals(curve, axis, metric, at)
+    return NONE if found is None else found.written(seconds_form if axis == "seconds" else lambda mean: ".1f")
+
+
+def _seconds(curve: Curve) -> str:
+    spread = over_seeds(curve, lambda record: record.cost("seconds"))
+    return NONE if spread is None else format(spread.mean, seconds_form(spread.mean))
+
+
+def _score(spread: Spread | None) -> str:
+    return NONE if spread is None else str(spread)
+
+
+def _number(spread: Spread | None, form: str) -> str:
+    return NONE if spread is None else format(spread.mean, form)

@@ -1,0 +1,102 @@
+"""The part `search`: what every label was searched for, and what was chosen by the validation split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from adambo.report.curves import short
+from adambo.report.figures import plain
+from adambo.report.palette import styles
+from adambo.report.records import number, shown
+from adambo.reproduction.archive import CASES, Archive
+from adambo.reproduction.block import Block
+from adambo.reproduction.panels import rows_of
+from adambo.reproduction.searches import Search
+from adambo.reproduction.searches import searches as searches_of
+from adambo.studies.findings import Sheet
+
+LR = "settings.lr"
+FAILED = "#d55e00"
+PANELS_IN_A_ROW = 5
+
+
+def search(archive: Archive, name: str) -> Block | None:
+    searches = searches_of(archive.path / "search" / name)
+    if not searches:
+        return None
+    title = f"{CASES[name]}: validation scores of all trials"
+    rows = []
+    for each in sorted(searches, key=_score, reverse=True):
+        chosen = each.chosen
+        rows.append(
+            [
+                each.name,
+                trials_text(each),
+                "–" if chosen is None else ", ".join(f"{short(k)} {_rounded(v)}" for k, v in chosen["values"].items()),
+                "–" if chosen is None else f"{chosen['score']:.4f}",
+            ]
+        )
+    columns = ["label", "trials", "chosen values", "validation score of the chosen"]
+    caption = f"{CASES[name]}: searches; the finished trial with the highest validation score at its end is chosen."
+    notes = ["The test split has no part in the choice."]
+    counts = sorted({len(each.trials) for each in searches})
+    if len(counts) > 1:
+        few = [f"{each.name} {len(each.trials)}" for each in searches if len(each.trials) < counts[-1]]
+        notes.append(f"Not every label has {counts[-1]} trials: {', '.join(few)}.")
+    return Block("search", name, [Sheet(caption, columns, rows)], notes, lambda: _drawn(searches, title), title)
+
+
+def trials_text(search: Search) -> str:
+    """How they ended.
+
+    Example:
+        >>> trial = {"trial": 0, "values": {}, "score": 0.5, "state": "finished"}
+        >>> trials_text(Search("slip", {}, [trial, trial | {"state": "diverged"}, trial]))
+        '2 of 3 finished, 1 diverged'
+    """
+    others = Counter(trial["state"] for trial in search.trials if trial["state"] != "finished")
+    done = len(search.trials) - sum(others.values())
+    return ", ".join(
+        [f"{done} of {len(search.trials)} finished", *(f"{count} {state}" for state, count in sorted(others.items()))]
+    )
+
+
+def _score(search: Search) -> float:
+    return float("-inf") if search.chosen is None else float(search.chosen["score"])
+
+
+def _rounded(value: object) -> str:
+    return shown(float(f"{value:.3g}")) if isinstance(value, float) else shown(value)
+
+
+def _drawn(searches: Sequence[Search], title: str) -> Figure:
+    """Score against lr; what has no score lies as a cross on the floor, the chosen one has a ring."""
+    drawing, places = rows_of(len(searches), PANELS_IN_A_ROW)
+    scores = [float(trial["score"]) for each in searches for trial in each.finished]
+    rates = [rate for each in searches for t in each.trials if (rate := number(t["values"].get(LR)))]
+    looks = styles([str(each.about.get("algorithm", each.label)) for each in searches])
+    for place, each, style in zip(places, searches, looks, strict=True):
+        known = [(number(trial["values"].get(LR)), trial) for trial in each.trials]
+        for rate, trial in ((rate, trial) for rate, trial in known if rate is not None):
+            if trial in each.finished:
+                place.plot([rate], [trial["score"]], "o", color=style.light, ms=4, alpha=0.8)
+                if trial is each.chosen:
+                    place.plot([rate], [trial["score"]], "o", mfc="none", mec="black", ms=10, mew=1.5, zorder=4)
+            else:
+                place.plot([rate], [0.03], "x", color=FAILED, ms=6, mew=1.6, transform=place.get_xaxis_transform())
+        place.set_xscale("log")
+        if rates:
+            place.set_xlim(min(rates) / 2, max(rates) * 2)
+        if scores:
+            margin = 0.08 * (max(scores) - min(scores)) or 0.01
+            place.set_ylim(min(scores) - margin, max(scores) + margin)
+        plain(place.set_title("."), each.name)
+    for place in places[:: min(PANELS_IN_A_ROW, len(places))]:
+        place.set_ylabel("validation score")
+    for place in places[-min(PANELS_IN_A_ROW, len(places)) :]:
+        place.set_xlabel("lr")
+    plain(drawing.suptitle("."), f"{title} (ring: chosen, cross: without a score)")
+    return drawing

@@ -1,0 +1,72 @@
+"""The records of searches: a file of JSON lines each, what it was about and then its trials."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adambo.errors import RunError
+from adambo.report.records import number
+from adambo.reproduction.labels import palette_place, written_label
+from adambo.training import atomic
+from adambo.training.forms import is_step
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search: what it was about, and its trials."""
+
+    label: str
+    about: dict[str, Any]
+    trials: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return written_label(self.label, str(self.about.get("algorithm", self.label)))
+
+    @property
+    def finished(self) -> list[dict[str, Any]]:
+        """Those that came to their end with a score."""
+        return [trial for trial in self.trials if trial["state"] == "finished" and trial["score"] is not None]
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The trial with the highest validation score; of two, the first."""
+        return max(self.finished, key=lambda trial: float(trial["score"]), default=None)
+
+
+def searches(folder: Path) -> list[Search]:
+    """Every search of a case, in the palette's order of algorithms.
+
+    Raises:
+        RunError: For a file that is damaged.
+    """
+    found = [_search(path) for path in sorted(folder.glob("*.jsonl"))]
+    return sorted(found, key=lambda s: (palette_place(str(s.about.get("algorithm"))), len(s.label), s.label))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {atomic.reason(error)}.") from error
+    except ValueError as error:
+        raise RunError(f"{path} is damaged, it is no file of JSON lines: {error}.") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise RunError(f"{path} is damaged: every line must be a JSON object.")
+    return lines
+
+
+def _search(path: Path) -> Search:
+    first, *trials = lines_of(path) or [{}]
+    if not isinstance(first.get("about"), dict):
+        raise RunError(f'{path} is damaged: its first line must be {{"about": {{...}}}}, which says what was searched.')
+    for trial in trials:
+        fits = isinstance(trial.get("values"), dict) and isinstance(trial.get("state"), str)
+        if not fits or not is_step(trial.get("trial")) or "score" not in trial:
+            raise RunError(f"{path} is damaged: a trial has trial (a number), values, state and score.")
+        trial["score"] = number(trial["score"])
+    return Search(path.stem, first["about"], trials)

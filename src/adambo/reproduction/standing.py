@@ -1,0 +1,134 @@
+"""Where a label stands against others of its case: whether it ends higher, and whether it gets there sooner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from adambo.report.curves import Curve
+from adambo.report.palette import written_name
+from adambo.report.table import seconds_form
+from adambo.reproduction.archive import Case
+from adambo.reproduction.arrival import Arrivals, arrivals, threshold
+from adambo.reproduction.spread import Order, Spread, difference, final
+
+State = Literal["higher", "lower", "undecided", "partial", "absent"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a label stands.
+
+    Attributes:
+        state: "higher": better than all others; "lower": worse than one of them; "undecided": neither, by the rule;
+            "partial": some records are missing that could decide it; "absent": there are none.
+        text: The numbers.
+    """
+
+    state: State
+    text: str
+
+
+def against_all(orders: dict[str, Order], missing: Sequence[str]) -> State:
+    """One that is better settles "lower"; "higher" takes all of them, so none may be missing.
+
+    Example:
+        >>> against_all({"slip": "higher", "saba": "lower"}, ["maml"]), against_all({"slip": "higher"}, ["maml"])
+        ('lower', 'partial')
+    """
+    found = set(orders.values())
+    if "lower" in found:
+        return "lower"
+    if missing or not orders:
+        return "partial" if orders else "absent"
+    return "undecided" if "undecided" in found else "higher"
+
+
+def ends_higher(
+    case: Case | None, label: str, others: Sequence[str], split: str = "test", by: float = 0.0, relative: bool = False
+) -> Standing:
+    """Whether `label` ends above each of `others`, by a margin that may be a share of the other's score."""
+    curve = None if case is None else case.curve(label)
+    mine = None if case is None or curve is None else final(curve, split, case.group.metric)
+    if case is None or mine is None:
+        return Standing("absent", "no records")
+    theirs, missing = _finals(case, others, split)
+    orders: dict[str, Order] = {}
+    for name, spread in theirs.items():
+        margin = by * spread.mean if relative else by
+        orders[name] = difference(mine, spread).over(margin)
+    state = against_all(orders, missing)
+    if not theirs:
+        return Standing("absent", f"{mine}; no records of others")
+    strongest = max(theirs, key=lambda name: theirs[name].mean)
+    lead = difference(mine, theirs[strongest])
+    share = f" ({lead.mean / theirs[strongest].mean:+.1%})".replace("-", "−") if by else ""
+    text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}, the highest): {lead}{share}"
+    return Standing(state, text + _counts(orders, "higher", "lower") * (not by) + _lacking(missing))
+
+
+def arrives_sooner(
+    case: Case | None, label: str, others: Sequence[str], axis: str, at: float | None = None
+) -> Standing:
+    """Whether `label` reaches 90 % of the best before each of `others`.
+
+    Args:
+        case: Where; None if there are no runs.
+        label: Who.
+        others: Before whom.
+        axis: "epoch" or "seconds".
+        at: The test score that counts; without it, that of the best of `label` and `others`.
+    """
+    curve = None if case is None else case.curve(label)
+    if case is None or curve is None:
+        return Standing("absent", "no records")
+    curves = {name: found for name in others if (found := case.curve(name)) is not None}
+    at = threshold(case, [curve, *curves.values()]) if at is None else at
+    if at is None:
+        return Standing("undecided", "no label is better than chance")
+    mine = arrivals(curve, axis, case.group.metric, at)
+    if mine is None:
+        return Standing("absent", f"{UNITS[axis]}: not measured")
+    theirs = {name: there for name, one in curves.items() if (there := _arrivals(one, axis, case, at)) is not None}
+    missing = [name for name in others if name not in theirs]
+    orders = {name: mine.sooner_than(found) for name, found in theirs.items()}
+    complete = {name: found for name, found in theirs.items() if found.all}
+    soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
+    form = seconds_form if axis == "seconds" else lambda mean: ".1f"
+    rival = (
+        "no other label with all seeds"
+        if soonest is None
+        else f"{complete[soonest].written(form)} ({written_name(soonest)}, the soonest)"
+    )
+    text = f"{UNITS[axis]}: {mine.written(form)} against {rival}"
+    return Standing(against_all(orders, missing), text + _counts(orders, "sooner", "later") + _lacking(missing))
+
+
+UNITS = {"epoch": "epochs", "seconds": "seconds"}
+
+
+def _finals(case: Case, labels: Sequence[str], split: str) -> tuple[dict[str, Spread], list[str]]:
+    found = {}
+    for label in labels:
+        curve = case.curve(label)
+        spread = None if curve is None else final(curve, split, case.group.metric)
+        if spread is not None:
+            found[label] = spread
+    return found, [label for label in labels if label not in found]
+
+
+def _arrivals(curve: Curve, axis: str, case: Case, at: float) -> Arrivals | None:
+    return arrivals(curve, axis, case.group.metric, at)
+
+
+def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
+    count = Counter(orders.values())
+    parts = [f"{better} than {count['higher']} of {len(orders)}", f"{worse} than {count['lower']}"]
+    parts += [f"undecided against {count['undecided']}"] if count["undecided"] else []
+    return "; " + ", ".join(parts) if orders else ""
+
+
+def _lacking(missing: Sequence[str]) -> str:
+    return f"; no records of {', '.join(map(written_name, missing))}" if missing else ""

@@ -1,0 +1,566 @@
+"""The page on the reproduction: tables against numbers worked out by hand, verdicts, blocks written and checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_records import evaluation, write_run
+
+from adambo.cli import main
+from adambo.errors import RunError
+from adambo.reproduction.archive import Archive, Case
+from adambo.reproduction.arrival import Arrivals, arrivals, threshold
+from adambo.reproduction.block import Page
+from adambo.reproduction.claims_part import baselines, verdict
+from adambo.reproduction.parts import PARTS, blocks
+from adambo.reproduction.spread import Difference, Spread, difference
+
+CASE = "bert-trec-shared"
+OTHERS = baselines(CASE)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(
+    label: str,
+    seed: int,
+    tests: Sequence[float | None],
+    *,
+    kind: str = "paper",
+    case: str = CASE,
+    state: str = "finished",
+    settings: Mapping[str, Any] | None = None,
+    chance: float = 0.5,
+    train: float = 0.9,
+) -> Path:
+    """A run with one evaluation per epoch of 10 steps, in `results/`, whose recorded seconds are far from the truth."""
+    folder = Path("results") / kind / case / f"{label}-seed{seed}"
+    write_run(
+        folder,
+        label.partition("-")[0],
+        seed,
+        experiment=case.removesuffix("-shared"),
+        evaluations=[evaluation(epoch, train, test, seconds=1000.0 * epoch) for epoch, test in enumerate(tests)],
+        state=state,
+        reason="The loss is NaN." if state == "diverged" else "",
+        config={"precision": "tf32", "settings": {"lr": 0.01, "eps": 1e-8, **(settings or {})}},
+        sources=dict.fromkeys((f"settings.{key}" for key in settings or {}), "given"),
+        manifest={"experiment": {"metric": "accuracy", "chance": chance}},
+    )
+    return folder
+
+
+def speed(label: str, ms: float, case: str = CASE, precision: str = "tf32") -> None:
+    path = Path("results/speed") / f"{case}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = {
+        "label": label,
+        "algorithm": label,
+        "ms_per_step": ms,
+        "precision": precision,
+        "commit": "c",
+        "hardware": "h",
+    }
+    path.write_text((path.read_text() if path.exists() else "") + json.dumps(line) + "\n")
+
+
+def table(part: str, number: int = 0) -> list[dict[str, str]]:
+    """The rows of a part's table by the titles of the columns."""
+    (block,) = blocks(Archive(Path("results")), part)
+    sheet = block.sheets[number]
+    return [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+
+
+def case_of(kind: str, name: str = CASE) -> Case:
+    case = Archive(Path("results")).case(kind, name)
+    assert case is not None
+    return case
+
+
+def notes(part: str) -> str:
+    (block,) = blocks(Archive(Path("results")), part)
+    return "\n".join(block.notes)
+
+
+# ---- the tables of runs ----
+
+
+def test_scores_are_means_with_deviations_over_seeds_and_the_highest_comes_first() -> None:
+    for seed, tests in enumerate([[0.5, 0.9, 0.6], [0.5, 0.7, 0.8]]):
+        write("slip", seed, tests)
+    write("adambo", 0, [0.5, 0.6, 0.75])
+    speed("slip", 50.0)
+    speed("adambo", 200.0)
+    first, second = table("paper")
+    assert (first["algorithm"], second["algorithm"]) == ("AdamBO", "SLIP")
+    assert first["final test accuracy"] == "0.7500"  # one seed has no deviation
+    assert second["seeds"] == "2"
+    assert second["final test accuracy"] == "0.7000 ± 0.1414"  # of two: their distance over the root of 2
+    assert second["best test accuracy"] == "0.8500 ± 0.0707"
+    assert second["epoch of the best"] == "1.5"
+    assert second["final train accuracy"] == "0.9000 ± 0.0000"
+    assert second["oracle calls"] == "240"
+    assert second["state"] == "2 finished"
+
+
+def test_seconds_are_steps_times_the_speed_alone_and_never_those_of_the_record() -> None:
+    write("slip", 0, [0.5, 0.6, 0.7])
+    speed("slip", 50.0)
+    (row,) = table("paper")
+    assert (row["ms per step, alone"], row["seconds, alone"]) == ("50.0", "1.00")  # 20 steps
+    (curve,) = case_of("paper").group.curves
+    assert curve.band("seconds", "test", "accuracy").x == [0.0, 0.5, 1.0]
+
+
+def test_a_label_without_a_speed_has_dashes_and_no_curve_against_seconds() -> None:
+    write("slip", 0, [0.5, 0.7])
+    write("adambo", 0, [0.5, 0.6])
+    speed("adambo", 10.0)
+    slip, adambo = table("paper")
+    assert (slip["ms per step, alone"], slip["seconds, alone"]) == ("–", "–")
+    assert adambo["seconds, alone"] == "0.10"
+    assert "have not been measured for SLIP," in notes("paper")
+    curve = case_of("paper").curve("slip")
+    assert curve is not None
+    assert curve.band("seconds", "test", "accuracy").x == []
+
+
+def test_a_speed_in_another_precision_is_none_and_of_two_the_later_counts() -> None:
+    write("slip", 0, [0.5, 0.7])
+    speed("slip", 10.0, precision="bf16")
+    assert table("paper")[0]["ms per step, alone"] == "–"
+    speed("slip", 20.0)
+    speed("slip", 30.0)
+    assert table("paper")[0]["ms per step, alone"] == "30.0"
+
+
+def test_a_diverged_run_counts_with_its_last_evaluation_and_says_so() -> None:
+    write("slip", 0, [0.5, 0.8, 0.9])
+    write("slip", 1, [0.5, 0.7], state="diverged")
+    (row,) = table("paper")
+    assert row["final test accuracy"] == "0.8000 ± 0.1414"
+    assert row["state"] == "1 finished, 1 diverged"
+    assert "SLIP diverged: The loss is NaN. (seed 1 after epoch 1)" in notes("paper")
+
+
+def test_runs_that_did_not_come_to_an_end_are_left_out_by_name() -> None:
+    write("slip", 0, [0.5, 0.8])
+    write("slip", 1, [0.5, 0.1], state="interrupted")
+    (row,) = table("paper")
+    assert (row["seeds"], row["final test accuracy"]) == ("1", "0.8000")
+    assert "slip-seed1 (interrupted)" in notes("paper")
+
+
+def test_seeds_with_other_settings_are_pointed_out() -> None:
+    write("slip", 0, [0.5, 0.8])
+    write("slip", 1, [0.5, 0.8], settings={"lr": 0.1})
+    assert "SLIP (settings.lr)" in notes("paper")
+
+
+@pytest.mark.parametrize("name", ["slip", "slip-seedx", "slip-seed3"])
+def test_a_folder_that_is_not_named_after_its_run_is_refused(name: str) -> None:
+    write("slip", 0, [0.5, 0.8]).rename(Path("results/paper") / CASE / name)
+    with pytest.raises(RunError, match=name):
+        blocks(Archive(Path("results")), "paper")
+
+
+def test_a_case_that_nobody_knows_is_refused() -> None:
+    write("slip", 0, [0.5, 0.8], case="bert-trek")
+    with pytest.raises(RunError, match="bert-trek is no case"):
+        blocks(Archive(Path("results")), "paper")
+
+
+# ---- 90 % of the best ----
+
+
+def test_90_percent_is_counted_from_chance() -> None:
+    write("slip", 0, [0.4, 0.9, 0.6], kind="tuned", chance=0.2)
+    write("slip", 1, [0.4, 0.7, 0.5], kind="tuned", chance=0.2)
+    write("adambo", 0, [0.4, 0.5, 0.75], kind="tuned", chance=0.2)
+    assert threshold(case_of("tuned")) == pytest.approx(0.2 + 0.9 * (0.8 - 0.2))  # the mean best of SLIP is 0.8
+
+
+def test_times_are_means_of_first_arrivals_and_seeds_that_miss_are_counted() -> None:
+    tests = {
+        "slip": [[0.5, 0.6, 0.9, 0.5], [0.5, 0.6, 0.6, 0.9], [0.5, 0.9, 0.6, 0.6]],
+        "adambo": [[0.5, 0.9, 0.9, 0.9], [0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8]],
+    }
+    for label, runs in tests.items():
+        for seed, scores in enumerate(runs):
+            write(label, seed, scores, kind="tuned")
+        speed(label, 100.0)
+    rows = {row["algorithm"]: row for row in table("tuned")}
+    assert rows["SLIP"]["epochs to 90 %"] == "2.0 ± 1.0"  # the threshold is 0.86: epochs 2, 3 and 1
+    assert rows["SLIP"]["seconds to 90 %"] == "2.00 ± 1.00"
+    assert rows["AdamBO"]["epochs to 90 %"] == "not reached (2 of 3)"
+
+
+def test_without_a_speed_epochs_to_90_percent_are_known_and_seconds_are_not() -> None:
+    write("slip", 0, [0.5, 0.9], kind="tuned")
+    (row,) = table("tuned")
+    assert (row["epochs to 90 %"], row["seconds to 90 %"]) == ("1.0", "–")
+    (curve,) = case_of("tuned").group.curves
+    assert arrivals(curve, "seconds", "accuracy", 0.8) is None
+
+
+def test_where_nothing_is_better_than_chance_nothing_arrives() -> None:
+    write("slip", 0, [0.5, 0.4], kind="tuned")
+    assert threshold(case_of("tuned")) is None
+    assert table("tuned")[0]["epochs to 90 %"] == "–"
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "order"),
+    [
+        (((1.0, 1.0), ()), ((3.0, 3.0), ()), "higher"),
+        (((3.0, 3.0), ()), ((1.0, 1.0), ()), "lower"),
+        (((1.0, 3.0), ()), ((2.0, 3.0), ()), "undecided"),
+        (((5.0, 9.0), ()), ((), (9.0, 9.0)), "higher"),  # one arrives, the other never does
+        (((), (9.0, 9.0)), ((5.0, 9.0), ()), "lower"),
+        (((), (9.0, 9.0)), ((), (9.0, 9.0)), "undecided"),
+        (((1.0, 1.0), ()), ((8.0,), (9.0,)), "higher"),
+        (((7.0, 7.1), ()), ((1.0,), (2.0,)), "undecided"),  # the other stopped early: when it would arrive is unknown
+        (((1.0,), ()), ((), (9.0, 9.0)), "undecided"),  # a single seed
+    ],
+)
+def test_sooner_is_decided_by_times_that_are_known(mine: Any, theirs: Any, order: str) -> None:
+    assert Arrivals(*mine).sooner_than(Arrivals(*theirs)) == order
+
+
+# ---- differences and verdicts ----
+
+
+def test_the_standard_error_of_a_difference_is_welchs() -> None:
+    found = difference(Spread((0.8, 0.9, 1.0)), Spread((0.5, 0.7)))
+    assert found.mean == pytest.approx(0.3)
+    assert found.error == pytest.approx((0.01 / 3 + 0.02 / 2) ** 0.5)
+    assert difference(Spread((0.8, 0.9)), Spread((0.5,))).error is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "order"),
+    [
+        *((0.021, 0.01, "higher"), (0.02, 0.01, "undecided"), (-0.021, 0.01, "lower"), (0.3, None, "undecided")),
+        *((0.0, 0.0, "undecided"), (0.1, 0.0, "higher")),
+    ],
+)
+def test_higher_takes_more_than_two_standard_errors(mean: float, error: float | None, order: str) -> None:
+    assert Difference(mean, error).over() == order
+
+
+def test_verdicts_follow_from_both_settings() -> None:
+    assert verdict("higher", "higher") == "confirmed"
+    assert verdict("higher", "lower") == verdict("higher", "undecided") == "confirmed only at the paper's settings"
+    assert verdict("lower", "lower") == "not confirmed"
+    assert verdict("undecided", "higher") == "not decided"
+    assert verdict("absent", "absent") == "no records"
+    assert "no records" in verdict("higher", "absent")
+    assert "no records" in verdict("partial", "higher")
+
+
+def ending(label: str, score: float, kind: str) -> None:
+    """Three seeds around `score`, reached by steps that all labels share."""
+    for seed, noise in enumerate((-0.01, 0.0, 0.01)):
+        write(label, seed, [0.5, 0.5 + (score - 0.5) / 2, score + noise], kind=kind)
+
+
+def claim(start: str) -> dict[str, str]:
+    (row,) = [row for row in table("claims") if row["claim"].startswith(start)]
+    return row
+
+
+HIGHER = "bert-trec, one head for all tasks: AdamBO ends higher"
+FASTER = "bert-trec, one head for all tasks: AdamBO converges faster"
+
+
+@pytest.mark.parametrize(
+    ("paper", "tuned", "said"),
+    [
+        (0.6, 0.6, "confirmed"),
+        (0.6, 0.9, "confirmed only at the paper's settings"),
+        (0.9, 0.6, "not confirmed (but under the fair search)"),
+        (0.9, 0.9, "not confirmed"),
+        (0.795, 0.6, "not decided"),  # against 0.8, with a standard error of 0.008
+    ],
+)
+def test_ends_higher_is_judged_against_every_baseline(paper: float, tuned: float, said: str) -> None:
+    for kind, strongest in (("paper", paper), ("tuned", tuned)):
+        ending("adambo", 0.8, kind)
+        for label in OTHERS:
+            ending(label, strongest if label == "slip" else 0.55, kind)
+    row = claim(HIGHER)
+    assert row["verdict"] == said
+    assert (
+        f"at the paper's settings: 0.8000 ± 0.0100 against {paper:.4f} ± 0.0100 (SLIP, the highest)"
+        in row["what we find"]
+    )
+
+
+def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it() -> None:
+    ending("adambo", 0.8, "paper")
+    for label in OTHERS[1:]:
+        ending(label, 0.6, "paper")
+    assert claim(HIGHER)["verdict"] == "no records of some baselines at the paper's settings"
+    assert "no records of MAML" in claim(HIGHER)["what we find"]
+    assert claim("rnn-snli, one head per task: AdamBO ends")["verdict"] == "no records"
+
+
+def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> None:
+    for kind in ("paper", "tuned"):
+        ending("adambo", 0.8, kind)
+        ending("adam", 0.95, kind)
+        ending("adambo-50", 0.97, kind)
+        for label in OTHERS:
+            ending(label, 0.6, kind)
+    assert claim(HIGHER)["verdict"] == "confirmed"
+    own = {row["label"]: row for row in table("claims", 1)}
+    assert set(own) == {"AdamBO", "AdamBO-50", "Adam"}
+    assert "test metric" in own["AdamBO-50"]["better than all in"]
+    assert own["AdamBO-50"]["against plain Adam"].startswith("+0.0200")
+
+
+def test_converges_faster_asks_for_epochs_and_seconds() -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *OTHERS):
+            for seed in range(3):
+                soon = label == "adambo"
+                write(label, seed, [0.5, 0.9 if soon else 0.6, 0.9, 0.9], kind=kind)
+    assert "no records" in claim(FASTER)["verdict"]  # no speeds
+    for label in ("adambo", *OTHERS):
+        speed(label, 10.0)
+    assert claim(FASTER)["verdict"] == "confirmed"
+    speed("adambo", 25.0)  # sooner in epochs, later in seconds
+    assert claim(FASTER)["verdict"] == "not confirmed"
+    assert "epochs: 1.0 ± 0.0 against 2.0 ± 0.0" in claim(FASTER)["what we find"]
+
+
+@pytest.mark.parametrize(("other", "said"), [(0.7, "confirmed"), (0.78, "not confirmed")])
+def test_the_headline_is_read_as_favours_the_paper(other: float, said: str) -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *baselines("auc-rnn")):
+            for seed in range(2):
+                score = 0.81 if label == "adambo" else other
+                write(label, seed, [0.5, score], kind=kind, case="auc-transformer", train=score)
+    row = claim("auc-transformer: AdamBO ends at least 14 %")  # 0.11 higher, which is 15.7 % of 0.7
+    assert row["verdict"] == said
+    assert claim("auc-transformer: AdamBO ends at least 7 %")["verdict"] == said
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({1e-8: 0.8, 1e-4: 0.79, 1e-3: 0.5}, "confirmed"),  # a tenth of the gain is 0.03; 1e-3 is beyond the claim
+        ({1e-8: 0.8, 1e-6: 0.7, 1e-4: 0.8}, "not confirmed"),
+        ({1e-8: 0.8, 1e-4: 0.77}, "not decided"),
+        ({1e-8: 0.5, 1e-4: 0.5}, "not decided"),
+        ({1e-8: 0.8, 1e-5: 0.8}, "no records"),
+    ],
+)
+def test_lambda_hardly_matters_if_a_tenth_of_the_gain_covers_it(scores: dict[float, float], said: str) -> None:
+    for eps, score in scores.items():
+        for seed, noise in enumerate((-0.005, 0.0, 0.005)):
+            tests = [0.5, score + noise]
+            write(f"adambo-eps{eps:g}", seed, tests, kind="lambda-sensitivity", case="auc-rnn", settings={"eps": eps})
+    assert claim("auc-rnn: λ hardly matters up to 1e-4")["verdict"] == said
+
+
+# ---- the other parts ----
+
+
+def test_lambda_has_a_row_per_value_and_a_column_per_experiment() -> None:
+    for case in ("auc-rnn", "bert-trec"):
+        for eps in (1e-8, 1e-2):
+            write(f"adambo-eps{eps:g}", 0, [0.5, 0.9, 0.7], kind="lambda-sensitivity", case=case, settings={"eps": eps})
+    (block,) = blocks(Archive(Path("results")), "lambda")
+    assert list(block.sheets[0].rows[1]) == ["1e-2", "0.7000", "0.9000", "0.7000", "0.9000"]
+    assert "No records of auc-transformer." in block.notes
+    assert block.png().startswith(b"\x89PNG")
+
+
+def search_file(label: str, trials: Sequence[tuple[float, str, float | None]]) -> None:
+    path = Path("results/search") / CASE / f"{label}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"about": {"experiment": "bert-trec", "algorithm": label, "trials": len(trials)}}
+    lines = [
+        {"trial": k, "values": {"settings.lr": lr}, "state": state, "reason": "", "score": score, "epochs": 1.0}
+        for k, (lr, state, score) in enumerate(trials)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [about, *lines]))
+
+
+def test_the_best_finished_trial_is_chosen() -> None:
+    search_file(
+        "slip", [(0.1, "finished", 0.6), (0.02, "finished", 0.7), (0.3, "diverged", 0.9), (1.0, "failed", None)]
+    )
+    search_file("adambo", [(0.1, "diverged", None)])
+    slip, adambo = table("search")
+    assert slip["trials"] == "2 of 4 finished, 1 diverged, 1 failed"
+    assert (slip["chosen values"], slip["validation score of the chosen"]) == ("lr 0.02", "0.7000")
+    assert (adambo["chosen values"], adambo["validation score of the chosen"]) == ("–", "–")
+    assert "Not every label has 4 trials: AdamBO 1." in notes("search")
+    (block,) = blocks(Archive(Path("results")), "search")
+    assert block.png().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("content", ["", '{"trial": 0}\n', '{"about": {}}\n{"trial": 0}\n', "[1]\n", "{"])
+def test_a_damaged_search_is_named(content: str) -> None:
+    search_file("slip", [])
+    (Path("results/search") / CASE / "slip.jsonl").write_text(content)
+    with pytest.raises(RunError, match=r"slip\.jsonl is damaged"):
+        table("search")
+
+
+def test_an_effect_is_a_difference_to_the_reference_of_its_algorithm() -> None:
+    for seed, (plain, summed) in enumerate([(0.8, 0.6), (0.9, 0.6)]):
+        write("adambo", seed, [0.5, plain], kind="effects")
+        write("adambo-released-sum", seed, [0.5, summed], kind="effects", settings={"beta": 0.5})
+    write("slip-other", 0, [0.5, 0.7], kind="effects")
+    reference, released, slip = table("effects")
+    assert reference["difference"] == "reference"
+    assert released["difference"] == "−0.2500 ± 0.0500"
+    assert released["what differs"] == "beta=0.5"
+    assert (slip["difference"], slip["what differs"]) == ("–", "no reference")
+    write("slip", 0, [0.5, 0.6])  # at the paper's settings
+    assert table("effects")[2]["difference"] == "+0.1000"
+    assert "The reference of slip is its run at the paper's settings" in notes("effects")
+
+
+def test_the_monitor_has_final_values_and_first_warnings() -> None:
+    for seed, first in enumerate((30, 20)):
+        folder = write("slip", seed, [0.5, 0.7], kind="monitored")
+        lines = [
+            {"step": step, "lower_error": step / 10 + 1 + seed, "cosine": 0.5, "residual": None}
+            | (
+                {"warnings": [{"name": "LowerLevelDoesNotTrack", "step": step, "message": "m"}]}
+                if step >= first
+                else {}
+            )
+            for step in (0, 10, 20, 30, 40)
+        ]
+        (folder / "monitor.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write("adambo", 0, [0.5, 0.7], kind="monitored")
+    adambo, slip = table("monitored")
+    assert (slip["lower error"], slip["cosine of h"], slip["residual of z"]) == ("5.5", "0.5", "–")
+    assert slip["warnings, first at"] == "LowerLevelDoesNotTrack: step 20 (2 of 2 seeds)"
+    assert (adambo["warnings, first at"], adambo["lower error"]) == ("none", "–")
+    assert "No measurements of AdamBO." in notes("monitored")
+    (block,) = blocks(Archive(Path("results")), "monitored")
+    assert block.png().startswith(b"\x89PNG")
+
+
+# ---- the command and the page ----
+
+PAGE = f"""# By hand
+
+<!-- adambo reproduce paper {CASE} -->
+old
+<!-- end -->
+
+Between.
+
+<!-- adambo reproduce claims -->
+<!-- end -->
+After.
+"""
+
+
+def test_blocks_are_replaced_and_the_rest_of_the_page_is_not() -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("docs").mkdir()
+    Path("docs/reproduction.md").write_text(PAGE)
+    assert main(["reproduce", "all", "--write"]) == 0
+    text = Path("docs/reproduction.md").read_text()
+    assert "| SLIP | 1 |" in text
+    assert f"](reproduction/paper-{CASE}.png)" in text
+    assert "old" not in text
+    outside = [part.partition("<!-- end -->")[2] for part in text.split("<!-- adambo reproduce ")[1:]]
+    assert text.startswith("# By hand\n\n<!-- adambo")
+    assert outside == ["\n\nBetween.\n\n", "\nAfter.\n"]
+    picture = Path(f"docs/reproduction/paper-{CASE}.png")
+    assert 5_000 < picture.stat().st_size < 150_000
+
+
+def test_a_check_names_the_block_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("docs").mkdir()
+    page = Path("docs/reproduction.md")
+    page.write_text(PAGE)
+    assert main(["reproduce", "all", "--check"]) == 1
+    assert f"'paper {CASE}' differs" in capsys.readouterr().err
+    assert page.read_text() == PAGE
+    assert main(["reproduce", "all", "--write"]) == 0
+    assert main(["reproduce", "all", "--check"]) == 0
+    page.write_text(page.read_text().replace("0.7000", "0.7100", 1))
+    assert main(["reproduce", "paper", "--check"]) == 1
+    assert main(["reproduce", "claims", "--check"]) == 0
+    assert main(["reproduce", "paper", "--write"]) == 0
+    Path(f"docs/reproduction/paper-{CASE}.png").unlink()
+    capsys.readouterr()
+    assert main(["reproduce", "paper", "--check"]) == 1
+    assert "is missing" in capsys.readouterr().err
+
+
+def test_a_block_without_records_fails_the_check() -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("page.md").write_text("<!-- adambo reproduce tuned auc-rnn -->\n<!-- end -->\n")
+    assert Page(Path("page.md")).stale(blocks(Archive(Path("results")), "all")) == [
+        "The block 'tuned auc-rnn' has no records."
+    ]
+
+
+def test_a_block_that_the_page_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("page.md").write_text("Nothing.\n")
+    assert main(["reproduce", "paper", "--page", "page.md", "--write"]) == 0
+    said = capsys.readouterr()
+    assert f"page.md has no block 'paper {CASE}'" in said.err
+    assert "| SLIP | 1 |" in said.out
+    assert Path("page.md").read_text() == "Nothing.\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- adambo reproduce claims -->\nno end\n",
+        "<!-- adambo reproduce claims -->\n<!-- adambo reproduce lambda -->\n<!-- end -->\n",
+        2 * "<!-- adambo reproduce claims -->\n<!-- end -->\n",
+    ],
+)
+def test_marks_that_do_not_fit_are_refused(text: str) -> None:
+    Path("page.md").write_text(text)
+    with pytest.raises(RunError, match=r"page\.md"):
+        Page(Path("page.md")).write([])
+    assert Path("page.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Name a part"),
+        (["papre"], "There is no part 'papre'"),
+        (["paper", "--results", "nowhere"], "There is no folder nowhere"),
+        (["tuned"], "results has no records for the part tuned"),
+        (["paper", "--write", "--check"], "give one of them"),
+        (["paper", "--write"], "reproduction.md cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("slip", 0, [0.5, 0.7])
+    assert main(["reproduce", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_every_part_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name}: {what}" in text for name, what in PARTS.items())
