@@ -171,6 +171,27 @@ def test_at_the_lower_solution_of_auc_the_hypergradient_is_the_plain_gradient():
         assert torch.allclose(whole, plain)
 
 
+def test_joined_batches_of_auc_make_the_same_steps_with_two_calls_of_the_network():
+    batches = [Examples(torch.randn(n, 3), (torch.rand(n) < 0.7).double()) for n in (6, 5, 7, 4, 6, 8)]
+    start, ends, calls = nn.Linear(3, 1).state_dict(), [], []
+    for concatenate in (False, True):
+        network, variables = nn.Linear(3, 1), AucVariables()
+        network.load_state_dict(start)
+        calls.clear()
+
+        def score(inputs, network=network):
+            calls.append(len(inputs))
+            return network(inputs).sigmoid().flatten()
+
+        problem = deep_auc(score, network, variables, 0.7, concatenate=concatenate)
+        inverse = adambo.Neumann(terms=3, step=1 / 0.42, samples="independent")
+        solver = adambo.AdamBO(problem, lr=0.1, lower_lr=0.5, inverse=inverse)
+        solver.step(adambo.Draw((batches[0],), (batches[1],), (batches[2],), tuple(batches[3:])))
+        ends.append(torch.cat([p.detach().flatten() for p in (*problem.x, *problem.y)]))
+    assert sorted(calls) == [6 + 7, 5 + 4 + 6 + 8]  # those that reach x, and those that need no graph
+    torch.testing.assert_close(ends[1], ends[0])
+
+
 def test_cleaning_weighs_each_loss_by_the_sigmoid_of_its_own_logit():
     logits, classifier, mu = nn.Parameter(torch.randn(7)), nn.Linear(3, 2), 0.3
     problem = hyper_cleaning(logits, classifier, mu)

@@ -71,7 +71,8 @@ class _Part:
         """`values`, or zeros where the step must not count."""
         if self.bad is None:
             return list(values)
-        return [torch.where(self.bad > 0, torch.zeros_like(v), v) for v in values]
+        bad, zero = self.bad > 0, torch.zeros_like(self.bad)
+        return [torch.where(bad, zero.to(v), v) for v in values]
 
     def of_state(self, name: str) -> Vector:
         for p in self.parameters:
@@ -126,7 +127,7 @@ class MovingAverage(MomentumRule):
         directions = []
         for part in parts:
             beta, lagged = part.group["beta"], part.group["lagged"]
-            before = [m.clone() for m in part.of_state("m")] if lagged else []
+            before = scaled(part.of_state("m"), 1.0) if lagged and part.parameters else []
             after = part.average("m", part.gradients, 1 - beta, beta)
             directions.append(before if lagged else after)
         return directions
@@ -270,9 +271,21 @@ def _normalized(moments: list[Vector], norm: Norm) -> list[Vector]:
     # In float64, where the squares of small and large float32 numbers neither vanish nor overflow.
     norms = [_whole(n) for n in torch._foreach_norm(together, 2, dtype=torch.float64)]
     if norm == "global":
-        norms = [torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]))] * len(norms)
+        length = torch.linalg.vector_norm(torch.stack([n.to(norms[0]) for n in norms]))
+        if len({(m.dtype, m.device) for m in together}) == 1 and together[0].dtype in (torch.float32, torch.float64):
+            units = iter(_units(together, length))
+            return [[next(units) for _ in part] for part in moments]
+        norms = [length] * len(norms)
     lengths = iter(norms)
     return [[_unit(m, next(lengths)) for m in part] for part in moments]
+
+
+def _units(together: Vector, length: Tensor) -> Vector:
+    """All m over one length, in a few launches."""
+    vanishes = length < _NO_LENGTH
+    units = list(torch._foreach_div(together, torch.where(vanishes, 1.0, length).to(together[0])))
+    torch._foreach_mul_(units, (~vanishes).to(together[0]))
+    return units
 
 
 def _unit(m: Tensor, length: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Split(NamedTuple):
         return self._replace(groups=[torch.cat(self.groups)])
 
     def examples(self, indices: Tensor) -> Examples:
-        return Examples(self.take(indices), self.positive[indices.to(self.positive.device, non_blocking=True)])
+        """A batch knows the numbers of its examples, not the examples: so batches can be joined and divided at will."""
+        return Examples(indices, self.positive[indices.to(self.positive.device, non_blocking=True)])
 
 
 class DeepAuc(StreamWorkload):
@@ -46,7 +47,7 @@ class DeepAuc(StreamWorkload):
     Args:
         config: Of the run.
         encoder: inputs -> the last logit, one number per example.
-        lower, upper: The halves of the training data.
+        lower, upper: The halves of the training data, parts of one table.
         judged: Further splits, "test" among them.
         p: Share of positives in the training data.
         device: Where the run computes.
@@ -76,12 +77,14 @@ class DeepAuc(StreamWorkload):
             self._stream = draws(self._from_both(lower, upper, size), lambda _: None, solver.needs, config.seed)
         else:
             problem = deep_auc(
-                lambda inputs: self._score(encoder(inputs)),
+                lambda examples: self._score(encoder(lower.take(examples))),
                 encoder.network,
                 self.variables,
                 p,
                 config.margin,
                 config.microbatches,
+                # On a GPU calls cost more than padding to one length; compiled code wants few lengths.
+                concatenate=device.type == "cuda" and not config.compile,
             )
             slots = [_slots(half, size) for half in (lower, upper)] if config.algorithm == "saba" else []
             sizes = [[len(batch) for batch in half] for half in slots]  # batches of unequal size weigh unequally
@@ -109,7 +112,11 @@ class DeepAuc(StreamWorkload):
             return nn.functional.binary_cross_entropy_with_logits(logits, batch.positive)
 
         return EncoderHeadProblem(
-            lambda batch: self.encoder(batch.inputs), loss, loss, self.encoder.network, [self.variables.b]
+            lambda batch: self.encoder(self._halves[0].take(batch.inputs)),
+            loss,
+            loss,
+            self.encoder.network,
+            [self.variables.b],
         )
 
     @staticmethod

@@ -80,7 +80,7 @@ class HyperRepresentation(SolverWorkload):
         else:
             adapter: Literal["per_task", "shared"] = "per_task" if self._per_task else "shared"
             problem = hyper_representation(
-                self._encode, encoder.network, self.heads, config.mu, adapter, config.microbatches
+                self._encode, encoder.network, self.heads, config.mu, adapter, config.microbatches, concatenate=True
             )
             tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
             solver = build_solver(config.algorithm, problem, config.settings, **tables)

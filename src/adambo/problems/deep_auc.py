@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adambo.encodings import divided
+from adambo.encodings import divided, joined
 from adambo.problem import EncoderHeadProblem
 
 
@@ -62,10 +62,12 @@ def deep_auc(
     p: float,
     margin: float = 0.0,
     microbatches: int = 1,
+    concatenate: bool = False,
 ) -> EncoderHeadProblem:
     """The problem of a network whose `score(inputs)` is one number per example; batches are `Examples`.
 
-    With `microbatches` the network works through a batch in so many parts, to save memory.
+    With `microbatches` the network works through a batch in so many parts, to save memory. With `concatenate` it works
+    on all batches of a step together; their inputs are tensors, or tuples of tensors, that can be joined.
 
     Example:
         >>> network, variables = nn.Linear(3, 1), AucVariables()
@@ -90,10 +92,16 @@ def deep_auc(
         lower=lambda features, positive: -loss(features, positive),
         x=[network, variables.a, variables.b],
         y=[variables.alpha],
+        concatenate=_joined if concatenate else False,
         microbatches=microbatches,
         divide=_divided,
         losses_see=lambda batch: batch.positive,
     )
+
+
+def _joined(batches: list[Examples]) -> tuple[Examples, list[int]]:
+    (inputs, positive), lengths = joined([(batch.inputs, batch.positive) for batch in batches])
+    return Examples(inputs, positive), lengths
 
 
 def _divided(batch: Examples, parts: int) -> list[Examples]:

@@ -73,6 +73,7 @@ def hyper_representation(
     mu: float,
     adapter: Literal["per_task", "shared"] = "per_task",
     microbatches: int = 1,
+    concatenate: bool = False,
 ) -> EncoderHeadProblem:
     """The problem of an encoder and heads that start at the values of `heads`, which it moves.
 
@@ -83,6 +84,8 @@ def hyper_representation(
         mu: Weight of the regulariser.
         adapter: See above.
         microbatches: Into how many parts the tasks of a batch are divided for the encoder, to save memory.
+        concatenate: Encode all batches of a step together, for ANIL those of all tasks; their inputs are tensors, or
+            tuples of tensors, that can be joined.
 
     Example:
         >>> encoder, heads = nn.Linear(4, 3), Heads(nn.Parameter(torch.zeros(6, 2, 3)), nn.Parameter(torch.zeros(6, 2)))
@@ -118,7 +121,7 @@ def hyper_representation(
         x=x,
         y=list(heads),
         tasks=(lambda episodes: episodes.ids) if per_task else None,
-        concatenate=_joined,
+        concatenate=_joined if concatenate else False,
         microbatches=microbatches,
         divide=_divided,
         losses_see=lambda episodes: Targets(episodes.ids, episodes.labels, episodes.support),
