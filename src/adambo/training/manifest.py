@@ -39,8 +39,8 @@ def manifest(data_files: Sequence[Path], command: Sequence[str]) -> dict[str, An
 
 
 def commit() -> str | None:
-    """That of this library; where its source has come without its history, what the environment says."""
-    return _commit(Path(version.__file__).resolve()) or os.environ.get("ADAMBO_COMMIT")
+    """That of this library; what ADAMBO_COMMIT says goes first, for copies that have come without their history."""
+    return os.environ.get("ADAMBO_COMMIT") or _commit(Path(version.__file__).resolve())
 
 
 def _versions() -> dict[str, str]:
