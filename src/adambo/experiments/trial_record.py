@@ -24,6 +24,7 @@ class TrialRecord:
         if not self._file.exists():
             about = {
                 "experiment": base.experiment,
+                "algorithm": base.config.algorithm,
                 "preset": base.preset,
                 "config": {key: value for key, value in base.values.items() if key != "data_dir"},
                 "ranges": dict(ranges),
