@@ -266,3 +266,18 @@ def test_other_algorithms_on_captured_losses(monkeypatch):
 
         for found, expected in zip(after(True), after(False), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in adambo.algorithms.ALL if name not in ("MAML", "ANIL", "SABA", "F2SA")]
+)
+def test_no_method_captures_beside_a_graph_of_autograd(name, caplog):
+    problem, batch = on_auc()
+    solver = adambo.algorithms.ALL[name](problem)
+    sources = (lambda generator: batch(int(torch.randint(1000, (), generator=generator))),) * 2
+    stream = adambo.draws(*sources, solver.needs, seed=0, snapshot=sources)
+    with caplog.at_level(logging.WARNING, "adambo"):
+        for _, draw in zip(range(STEPS), stream, strict=False):
+            solver.step(draw)
+    assert "could not be captured" not in caplog.text
+    assert torch.rand(3, device="cuda").isfinite().all()  # torch's random numbers are usable

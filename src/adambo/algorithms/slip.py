@@ -80,16 +80,18 @@ class SLIP(RunningZ):
         point = self.problem.at(draw, self.ledger)
         with self.undone_on_failure(point) as before:
             z = self.recall("z", point)
-            product = point.hessian(z)
             if self.order == "jacobi":
-                z_next = self.z_step(z, product, point.f_y)
+                # The upper loss first: on a GPU its graph cannot be captured beside one that autograd holds.
+                self.guard.watch("the upper loss", point.f)
+                z_next = self.z_step(z, point.hessian(z), point.f_y)
                 point.backward(z)  # x.grad <- ∇x f − ∇²xy g z_t
                 lower_loss = self.descend(point)  # y_{t+1}; everything else was taken at y_t
             else:
+                product = point.hessian(z)
                 lower_loss = self.descend(point)  # y_{t+1}
                 point = point.after_move()
+                self.guard.watch("the upper loss", point.f)
                 z_next = self.z_step(z, product, point.f_y)
                 point.backward(z_next)
-            self.guard.watch("the upper loss", point.f)
             self.commit(point, before, z=z_next)  # m_{t+1}, x_{t+1}: NormalizedMomentum
         return Info(self, point.f, lower_loss, z=z_next, m=self.upper_state("m"))
