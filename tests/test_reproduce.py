@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from run_records import evaluation, write_run
 
 from adambo.cli import main
@@ -172,6 +173,24 @@ def test_a_folder_that_is_not_named_after_its_run_is_refused(name: str) -> None:
         blocks(Archive(Path("results")), "paper")
 
 
+def test_labels_with_other_seeds_are_pointed_out_also_under_the_claims() -> None:
+    write("slip", 0, [0.5, 0.6])
+    write("adambo", 1, [0.5, 0.7])
+    said = "Not every label has the same seeds: 1: AdamBO; 0: SLIP."
+    assert said in notes("paper")
+    assert said in notes("claims")
+    write("slip", 1, [0.5, 0.6])
+    write("adambo", 0, [0.5, 0.7])
+    assert "the same seeds" not in notes("paper") + notes("claims")
+
+
+def test_a_folder_named_after_one_algorithm_with_a_run_of_another_is_refused() -> None:
+    config = write("slip", 0, [0.5, 0.6]) / "config.yaml"
+    config.write_text(config.read_text().replace("algorithm: slip", "algorithm: adambo"))
+    with pytest.raises(RunError, match="named after slip but holds a run of adambo"):
+        case_of("paper")
+
+
 def test_a_case_that_nobody_knows_is_refused() -> None:
     write("slip", 0, [0.5, 0.8], case="bert-trek")
     with pytest.raises(RunError, match="bert-trek is no case"):
@@ -217,6 +236,39 @@ def test_where_nothing_is_better_than_chance_nothing_arrives() -> None:
     assert table("tuned")[0]["epochs to 90 %"] == "–"
 
 
+def test_what_a_network_has_before_its_first_step_is_no_arrival() -> None:
+    write("slip", 0, [0.74, 0.6, 0.5], kind="tuned")
+    write("saba", 0, [0.70, 0.6, 0.73], kind="tuned")
+    assert threshold(case_of("tuned")) is None
+    write("saba", 1, [0.70, 0.6, 0.79], kind="tuned")  # 0.76 is the mean of the best
+    assert threshold(case_of("tuned")) == pytest.approx(0.5 + 0.9 * 0.26)
+
+
+def test_a_slow_method_is_not_sooner_than_a_cheap_one_that_had_less_time() -> None:
+    for kind in ("paper", "tuned"):
+        for seed in range(3):
+            write("adambo", seed, [0.5, 0.6, 0.7, 0.8, 0.89, 0.9], kind=kind)
+            for label in OTHERS:
+                write(label, seed, [0.5, 0.6, 0.62, 0.64, 0.66, 0.68], kind=kind)
+    for label in OTHERS:
+        speed(label, 1.0)  # at their end after 0.05 s; AdamBO is there after 4 s
+    speed("adambo", 100.0)
+    row = claim(FASTER)
+    assert "epochs: 4.0 ± 0.0" in row["what we find"]
+    assert "sooner than 8 of 8" in row["what we find"]
+    assert row["verdict"] == "not decided"
+
+
+def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
+    folder = write("slip", 0, [0.5, 0.6], state="diverged")
+    config = folder / "config.yaml"
+    planned = yaml.safe_load(config.read_text())
+    planned["config"]["epochs"] = 20.0
+    config.write_text(yaml.safe_dump(planned))
+    found = arrivals(case_of("paper").group.curves[0], "epoch", "accuracy", 0.9)
+    assert found == Arrivals((), (20.0,))
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "order"),
     [
@@ -229,6 +281,8 @@ def test_where_nothing_is_better_than_chance_nothing_arrives() -> None:
         (((1.0, 1.0), ()), ((8.0,), (9.0,)), "higher"),
         (((7.0, 7.1), ()), ((1.0,), (2.0,)), "undecided"),  # the other stopped early: when it would arrive is unknown
         (((1.0,), ()), ((), (9.0, 9.0)), "undecided"),  # a single seed
+        (((5.0, 9.0), ()), ((), (2.0, 2.0)), "undecided"),  # the other had less time than the first took
+        (((), (2.0, 2.0)), ((5.0, 9.0), ()), "undecided"),
     ],
 )
 def test_sooner_is_decided_by_times_that_are_known(mine: Any, theirs: Any, order: str) -> None:
@@ -260,10 +314,11 @@ def test_verdicts_follow_from_both_settings() -> None:
     assert verdict("higher", "higher") == "confirmed"
     assert verdict("higher", "lower") == verdict("higher", "undecided") == "confirmed only at the paper's settings"
     assert verdict("lower", "lower") == "not confirmed"
-    assert verdict("undecided", "higher") == "not decided"
+    assert verdict("undecided", "higher") == verdict("undecided", "undecided") == "not decided"
+    assert verdict("undecided", "lower").endswith("not confirmed under the fair search")
     assert verdict("absent", "absent") == "no records"
     assert "no records" in verdict("higher", "absent")
-    assert "no records" in verdict("partial", "higher")
+    assert "incomplete records" in verdict("partial", "higher")
 
 
 def ending(label: str, score: float, kind: str) -> None:
@@ -277,7 +332,7 @@ def claim(start: str) -> dict[str, str]:
     return row
 
 
-HIGHER = "bert-trec, one head for all tasks: AdamBO ends higher"
+HIGHER = "bert-trec, one head for all tasks: AdamBO ends higher than every baseline (test)"
 FASTER = "bert-trec, one head for all tasks: AdamBO converges faster"
 
 
@@ -308,9 +363,11 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it() ->
     ending("adambo", 0.8, "paper")
     for label in OTHERS[1:]:
         ending(label, 0.6, "paper")
-    assert claim(HIGHER)["verdict"] == "no records of some baselines at the paper's settings"
+    assert claim(HIGHER)["verdict"] == "incomplete records at the paper's settings"
     assert "no records of MAML" in claim(HIGHER)["what we find"]
-    assert claim("rnn-snli, one head per task: AdamBO ends")["verdict"] == "no records"
+    assert (
+        claim("rnn-snli, one head per task: AdamBO ends higher than every baseline (test)")["verdict"] == "no records"
+    )
 
 
 def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> None:
@@ -333,7 +390,7 @@ def test_converges_faster_asks_for_epochs_and_seconds() -> None:
             for seed in range(3):
                 soon = label == "adambo"
                 write(label, seed, [0.5, 0.9 if soon else 0.6, 0.9, 0.9], kind=kind)
-    assert "no records" in claim(FASTER)["verdict"]  # no speeds
+    assert claim(FASTER)["verdict"] == "incomplete records at the paper's settings"  # no speeds
     for label in ("adambo", *OTHERS):
         speed(label, 10.0)
     assert claim(FASTER)["verdict"] == "confirmed"

@@ -221,6 +221,7 @@ def test_adambo_with_the_released_sum_runs_digits(tmp_path):
     method = {"settings.inverse.method": "released_neumann"}
     made = configure("digits", "adambo", "tiny", method)
     assert made.config.settings["inverse"] == {"method": "released_neumann", "products": 3, "step": 1e-4}
+    assert made.sources["settings.inverse.step"] == "library default"  # and not what the preset says about its "auto"
     assert runner.run(made, tmp_path / "run", SILENT, quiet=True).state == "finished"
     oracles = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["oracles"]
     assert oracles["hessian_vector"] == 3 * oracles["cross_vector"] > 0

@@ -99,7 +99,8 @@ def configure(
     values, sources = presets.preset(experiment, name, preset)
     for layer, source in ((from_file, "config file"), (given, "given")):
         values = presets.laid_over(values, layer)
-        sources |= dict.fromkeys(layer, source)
+        # What a layer has put out of force, such as the step of another inverse, leaves no source behind.
+        sources = {key: said for key, said in sources.items() if key in values} | dict.fromkeys(layer, source)
     values["algorithm"] = name
     sources["algorithm"] = "given" if algorithm else sources.get("algorithm", "library default")
     return _checked(chosen, preset, values, sources)

@@ -16,7 +16,7 @@ from typing import Any
 
 from adambo.errors import RunError
 from adambo.report.curves import OF_THE_ALGORITHM, Curve, Group, by_size, differing, inferred_metric
-from adambo.report.palette import styles
+from adambo.report.palette import ALGORITHMS, styles
 from adambo.report.records import Record, number, shown
 from adambo.reproduction.labels import label_of, palette_place, seed_of, written_label
 from adambo.reproduction.searches import lines_of
@@ -74,6 +74,15 @@ class Case:
         return [f"{label} ({', '.join(keys)})" for label, keys in found.items() if keys]
 
     @property
+    def seeds(self) -> str:
+        """Which seeds each label has, where they differ: "0, 1, 2: SLIP, SABA; 1: AdamBO". Data differ by seed."""
+        having: dict[str, list[str]] = {}
+        for curve in self.group.curves:
+            having.setdefault(", ".join(shown(record.seed) for record in curve.records), []).append(curve.label)
+        parts = [f"{seeds}: {', '.join(labels)}" for seeds, labels in having.items()]
+        return "; ".join(parts) if len(parts) > 1 else ""
+
+    @property
     def untimed(self) -> list[str]:
         """Written names of the curves whose seconds are not known."""
         return [c.label for label, c in zip(self.labels, self.group.curves, strict=True) if label not in self.speeds]
@@ -122,6 +131,8 @@ class Archive:
             record, label = Record.read(RunFolder.open(path)), label_of(path)
             if shown(record.seed) != seed_of(path):
                 raise RunError(f"{path} holds a run with the seed {shown(record.seed)}: give the folder that name.")
+            if label in ALGORITHMS and label != record.algorithm:
+                raise RunError(f"{path} is named after {label} but holds a run of {record.algorithm}: rename it.")
             if record.state in COUNTED:
                 runs.setdefault(label, []).append(record)
             else:

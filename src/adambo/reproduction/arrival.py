@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from adambo.report.curves import Curve
 from adambo.report.records import Record, inside, number
 from adambo.reproduction.archive import Case
-from adambo.reproduction.spread import Form, Order, Spread, best, difference
+from adambo.reproduction.spread import Form, Order, Spread, best, difference, over_seeds
 
 SHARE = 0.9
 
@@ -19,7 +19,7 @@ class Arrivals:
 
     Attributes:
         times: Of the seeds that reach it.
-        ends: Where the others end, without having reached it.
+        ends: Where the others end, without having reached it; a run that diverged, where it was to end.
     """
 
     times: tuple[float, ...]
@@ -50,9 +50,10 @@ class Arrivals:
             return "undecided"
         if min(len(self.times + self.ends), len(other.times + other.ends)) < 2:
             return "undecided"  # a single seed has no spread
-        if self.all and not other.times:
+        # One that never arrives is the later one if it had at least as long: a cheap method ends after fewer seconds.
+        if self.all and not other.times and min(other.ends) >= max(self.times):
             return "higher"
-        if other.all and not self.times:
+        if other.all and not self.times and min(self.ends) >= max(other.times):
             return "lower"
         lead = difference(Spread(other.times + other.ends), Spread(self.times + self.ends)).over()
         shown = self.all if lead == "higher" else other.all
@@ -62,11 +63,13 @@ class Arrivals:
 def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None:
     """chance + 0.9 (best − chance), best being the highest mean of the seeds' best test scores of any curve.
 
-    None if no curve is better than chance: everything would have arrived before it began.
+    None if no curve is better than chance, or than a network before its first step: everything would have arrived
+    before it began.
     """
-    scores = [best(curve, "test", case.group.metric) for curve in curves or case.group.curves]
-    highest = max((spread.mean for spread in scores if spread is not None), default=None)
-    if highest is None or highest <= case.chance:
+    shown = list(curves or case.group.curves)
+    highest = _highest(best(curve, "test", case.group.metric) for curve in shown)
+    untrained = _highest(over_seeds(curve, lambda record: _at_once(record, case.group.metric)) for curve in shown)
+    if highest is None or highest <= max(case.chance, case.chance if untrained is None else untrained):
         return None
     return case.chance + SHARE * (highest - case.chance)
 
@@ -79,10 +82,26 @@ def arrivals(curve: Curve, axis: str, metric: str, at: float) -> Arrivals | None
             return None
         arrival = _first(record, axis, metric, at)
         if arrival is None:
-            ends.append(record.cost(axis) or 0.0)
+            ends.append(_end(record, axis))
         else:
             times.append(arrival)
     return Arrivals(tuple(times), tuple(ends))
+
+
+def _end(record: Record, axis: str) -> float:
+    """Of a run that diverged, the end it was made for: given all that time, it would not have arrived either."""
+    end, epoch, planned = (record.cost(axis) or 0.0), record.cost("epoch"), number(record.config.get("epochs"))
+    return end * max(1.0, planned / epoch) if record.state == "diverged" and planned and epoch else end
+
+
+def _highest(spreads: Iterable[Spread | None]) -> float | None:
+    return max((spread.mean for spread in spreads if spread is not None), default=None)
+
+
+def _at_once(record: Record, metric: str) -> float | None:
+    """The test score before the first step."""
+    before = [evaluation for evaluation in record.evaluations if number(evaluation.get("step")) == 0]
+    return number(inside(before[0], "test").get(metric)) if before else None
 
 
 def _first(record: Record, axis: str, metric: str, at: float) -> float | None:

@@ -77,12 +77,20 @@ def notes(case: Case) -> list[str]:
             f"Milliseconds per step alone have not been measured for {', '.join(case.untimed)}, so seconds are not "
             "known, and the curves against seconds are left out."
         )
+    return found + unequal(case)
+
+
+def unequal(case: Case) -> list[str]:
+    """What makes a comparison of its labels unequal."""
+    found = []
     if case.unlike:
         found.append(f"Not all runs agree in {', '.join(case.unlike)}: compare them with care.")
     if case.mixed:
         found.append(f"Seeds of one label differ in more than their seed: {', '.join(case.mixed)}.")
     if case.left_out:
         found.append(f"Left out, since they did not come to an end: {', '.join(case.left_out)}.")
+    if case.seeds:
+        found.append(f"Not every label has the same seeds: {case.seeds}.")
     return found
 
 

@@ -65,7 +65,9 @@ def ends_higher(
     strongest = max(theirs, key=lambda name: theirs[name].mean)
     lead = difference(mine, theirs[strongest])
     share = f" ({lead.mean / theirs[strongest].mean:+.1%})".replace("-", "−") if by else ""
+    place = 1 + sum(spread.mean > mine.mean for spread in theirs.values())
     text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}, the highest): {lead}{share}"
+    text += f"; its mean is number {place} of {len(theirs) + 1}"
     return Standing(state, text + _counts(orders, "higher", "lower") * (not by) + _lacking(missing))
 
 
@@ -87,7 +89,7 @@ def arrives_sooner(
     curves = {name: found for name in others if (found := case.curve(name)) is not None}
     at = threshold(case, [curve, *curves.values()]) if at is None else at
     if at is None:
-        return Standing("undecided", "no label is better than chance")
+        return Standing("undecided", "no label gets better than chance, or than a network before its first step")
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
         return Standing("absent", f"{UNITS[axis]}: not measured")
