@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adambo.data.imbalance import halves, imbalanced
+from adambo.data.imbalance import halves, imbalanced, left_out
 from adambo.errors import ConfigError, DataError
 
 few = settings(max_examples=60, deadline=None, database=None, derandomize=True)
@@ -106,3 +106,13 @@ def test_the_halves_of_an_imbalanced_set_keep_its_share():
     train, validation = halves(imbalanced(labels, 0.9, 100, seed=0), labels, seed=0)
     for half in (train, validation):
         assert Counter(labels[index] for index in half) == {0: 50, 1: 450}
+
+
+def test_a_validation_split_comes_from_what_is_left_over_or_not_at_all():
+    kept = imbalanced([0, 1] * 100, positive_share=0.8, minority_kept=10, seed=0)
+    held_out = left_out(200, kept, share=0.3, seed=0)
+    assert len(held_out) == len(set(held_out)) == 60
+    assert not set(held_out) & set(kept)
+    assert left_out(200, kept, 0.3, seed=0) == held_out != left_out(200, kept, 0.3, seed=1)
+    assert left_out(200, kept, 0.9, seed=0) == []
+    assert left_out(200, kept, 0.0, seed=0) == []

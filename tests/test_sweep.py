@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,31 @@ def test_the_first_trial_can_be_the_preset_itself(toy: str, here: Path) -> None:
     assert study.trials[1].params["settings.lr"] != of_preset
     continued = sweep("--trials", "1", "--range", "settings.lr=1e-4:0.9", "--from-preset", "true")
     assert continued.trials[2].params["settings.lr"] != of_preset
+
+
+def test_first_trials_are_spread_evenly_and_the_same_for_all(toy: str, here: Path) -> None:  # noqa: F811
+    ranges = ["--range", "settings.lr=1e-4:1", "settings.lower_lr=1e-2:1"]
+
+    def tried(algorithm: str) -> list[tuple[float, float]]:
+        study = sweep(
+            "--algorithm", algorithm, "--trials", "4", "--evenly", "4", *ranges, study=f"toy-{algorithm}-default"
+        )
+        return [(trial.params["settings.lr"], trial.params["settings.lower_lr"]) for trial in study.trials]
+
+    points = tried("adambo")
+    assert tried("slip") == points
+    for place, (low, width) in enumerate(((-4, 4), (-2, 2))):  # one point in each quarter of each range
+        quarters = [math.floor(4 * (math.log10(point[place]) - low) / width) for point in points]
+        assert sorted(quarters) == [0, 1, 2, 3]
+
+
+def test_a_search_begins_evenly_once_however_often_it_is_called(toy: str, here: Path) -> None:  # noqa: F811
+    words = ["--trials", "1", "--evenly", "2", "--from-preset", "true", "--range", "settings.lr=1e-4:1"]
+    for _ in range(4):
+        study = sweep(*words)
+    assert len(study.trials) == 4
+    assert study.trials[0].params["settings.lr"] == configure("toy", "adambo").config.settings["lr"]
+    assert not any(trial.state == TrialState.WAITING for trial in study.trials)
 
 
 def test_a_preset_out_of_range_is_no_trial(toy: str, here: Path) -> None:  # noqa: F811

@@ -394,3 +394,22 @@ def test_snli_validation_shares_no_premise_with_training(monkeypatch):
     train, _, validation, *_ = taken  # premises and hypotheses of each split, in turn
     assert len(train) > 100
     assert not {text.lower() for text in train} & {text.lower() for text in validation}
+
+
+@needs_data
+def test_the_validation_split_of_tweets_takes_nothing_from_training(monkeypatch):
+    from adambo.experiments import tweet_auc
+
+    texts = []
+    original = tweet_auc.word_ids
+    monkeypatch.setattr(tweet_auc, "word_ids", lambda given, *rest: texts.append(given) or original(given, *rest))
+    with_it, without = (built("auc-transformer", validation=share) for share in (0.05, 0.0))
+    train, validation, _, train_again, _ = texts
+    assert train == train_again
+    assert len(validation) == 0.05 * 61_817 // 1 + 1
+    assert not set(train) & set(validation)
+    assert with_it.p == without.p
+    for one, other in zip(with_it._halves, without._halves, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.groups, other.groups, strict=True))
+    share = with_it._judged["validation"].positive.mean().item()
+    assert 0.45 < share < 0.55  # as in the data, not as in training

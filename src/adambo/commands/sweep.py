@@ -15,7 +15,16 @@ from adambo.experiments import runner
 from adambo.experiments.configure import Configured, configure, read_file
 from adambo.experiments.lines import line
 from adambo.experiments.presets import search_space
-from adambo.experiments.sweep import Search, begin_at_preset, best, check_ranges, masked, open_study, parsed_range
+from adambo.experiments.sweep import (
+    Search,
+    begin_at_preset,
+    begin_evenly,
+    best,
+    check_ranges,
+    masked,
+    open_study,
+    parsed_range,
+)
 from adambo.experiments.sweep import sweep as search_on
 
 
@@ -32,6 +41,7 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
         "objective", Literal["validation", "train"], "validation", "The split whose last metric is maximised."
     )
     parser.option("from_preset", bool, False, "Let the values of the preset be the first trial, if they are in range.")
+    parser.option("evenly", int, 0, "Spread so many first trials evenly over the ranges, before the search adapts.")
     parser.option("sampler_seed", int, 0, "Of the search itself; give each machine its own.")
     parser.option("out", str, "runs", "Folder of runs; trials go to <out>/<experiment>/sweep-<study>.")
     own, given = parser.read(rest)
@@ -52,6 +62,8 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     study = open_study(name, own["storage"] or default_storage(folder), search, own["sampler_seed"])
     if own["from_preset"]:
         begin_at_preset(study, search)
+    if own["evenly"]:
+        begin_evenly(study, search, own["evenly"], own["sampler_seed"])
     ended = search_on(study, search, own["trials"], err)
     found = best(study, search, given)
     line(out, "No trial has finished." if found is None else found)

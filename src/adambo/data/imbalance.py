@@ -52,6 +52,24 @@ def imbalanced(labels: Sequence[int], positive_share: float, minority_kept: int,
     return sorted(index for label in (0, 1) for index in chance.sample(members[label], wanted[label]))
 
 
+def left_out(count: int, kept: Sequence[int], share: float, seed: int) -> list[int]:
+    """A validation split out of what imbalance leaves over: `share` of all `count` examples, none of them kept.
+
+    The classes are as in the data, so few examples of one of them do not make its AUC a lottery, and training loses
+    nothing.
+
+    Returns:
+        Indices in rising order; none where less is left over than is asked for.
+
+    Example:
+        >>> len(left_out(100, kept=range(40), share=0.2, seed=0)), left_out(100, range(90), 0.2, 0)
+        (20, [])
+    """
+    rest = sorted(set(range(count)) - set(kept))
+    wanted = round(share * count)
+    return sorted(random.Random(key_of(seed, "left out")).sample(rest, wanted)) if wanted <= len(rest) else []
+
+
 def halves(indices: Sequence[int], labels: Sequence[int], seed: int) -> tuple[list[int], list[int]]:
     """`indices` divided at random into a training and a validation half.
 

@@ -16,6 +16,7 @@ import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from rich.console import Console
+from torch.quasirandom import SobolEngine
 
 from adambo.errors import AdamboError, ConfigError, CurvatureError, NonFiniteError, RunError, SettingError
 from adambo.experiments import runner, settings
@@ -147,6 +148,27 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
         record.add(trial.number, trial.params, "finished", outcome.reason, folder, value)
         line(console, f"Trial {trial.number}, {shown}: {search.objective} {value:.4f}")
     return Ended()
+
+
+def begin_evenly(study: optuna.Study, search: Search, trials: int, seed: int) -> None:
+    """Let a study begin with so many trials that are spread evenly over the ranges (Sobol points, logarithmic).
+
+    They depend on the ranges and the seed alone: all algorithms that are searched in the same ranges begin alike.
+    Choices are taken in turn.
+    """
+    if "begins_evenly" in study.user_attrs:
+        return
+    study.set_user_attr("begins_evenly", trials)
+    numbers = [key for key, range_ in search.ranges.items() if isinstance(range_, tuple)]
+    engine: Any = SobolEngine
+    places = engine(len(numbers), scramble=True, seed=seed).draw(trials).tolist() if numbers else [[]] * trials
+    for count, place in enumerate(places):
+        values: dict[str, Any] = {key: range_[count % len(range_)] for key, range_ in search.ranges.items()}
+        for key, share in zip(numbers, place, strict=True):
+            low, high = search.ranges[key]
+            value = low * (high / low) ** share
+            values[key] = min(max(round(value), math.ceil(low)), math.floor(high)) if _is_whole(key, search) else value
+        study.enqueue_trial(values, skip_if_exists=True)  # machines may begin at the same moment
 
 
 def begin_at_preset(study: optuna.Study, search: Search) -> None:

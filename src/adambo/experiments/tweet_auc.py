@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from adambo.data.files import data_folder
-from adambo.data.imbalance import halves, imbalanced, stratified
+from adambo.data.imbalance import halves, imbalanced, left_out, stratified
 from adambo.data.labelled import Labelled
 from adambo.data.sentiment140 import read_sentiment140
 from adambo.data.sequences import Sequences
@@ -44,7 +44,9 @@ def build(config: TweetAucConfig) -> DeepAuc:
     tweets = read_sentiment140(folder, "train", config.uniform_only)
     kept = imbalanced(tweets.labels, config.positive_share, config.minority_kept, key_of(config.seed, "imbalance"))
     train = tweets.select(kept)
-    training, held_out = stratified(train.labels, config.validation, key_of(config.seed, "validation"))
+    spare = left_out(len(tweets), kept, config.validation, key_of(config.seed, "validation"))
+    share = 0.0 if spare else config.validation
+    training, held_out = stratified(train.labels, share, key_of(config.seed, "validation"))
     train_table, train_positive = table(train)
 
     def split(indices: list[int]) -> Split:
@@ -52,10 +54,14 @@ def build(config: TweetAucConfig) -> DeepAuc:
         return Split(train_table.take, train_positive, train_table.buckets(torch.tensor(indices), count))
 
     lower, upper = (split(half) for half in halves(training, train.labels, key_of(config.seed, "halves")))
-    judged = {"validation": split(held_out)} if held_out else {}
-    test_table, test_positive = table(read_sentiment140(folder, config.test_split, config.uniform_only))
-    everything = test_table.buckets(torch.arange(len(test_table)), config.length_buckets)
-    judged["test"] = Split(test_table.take, test_positive, everything)
+
+    def whole(tweets: Labelled) -> Split:
+        rows, positive = table(tweets)
+        return Split(rows.take, positive, rows.buckets(torch.arange(len(rows)), config.length_buckets))
+
+    judged = {"validation": whole(tweets.select(spare))} if spare else {}
+    judged |= {"validation": split(held_out)} if held_out else {}
+    judged["test"] = whole(read_sentiment140(folder, config.test_split, config.uniform_only))
     p = sum(train.labels[k] for k in training) / len(training)
 
     torch.manual_seed(config.seed)
