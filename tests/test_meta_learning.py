@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import ClassVar
 
 import pytest
@@ -539,6 +540,69 @@ def test_anil_encodes_all_tasks_in_one_call_and_goes_back_through_it_once_where_
     torch.testing.assert_close(meta[1], meta[0], rtol=0, atol=1e-12)
     assert len(calls) == (2 if first_order else 1)  # in first order, lower batches are encoded without a graph
     assert len(backwards) == 1
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+@pytest.mark.parametrize("joined", [False, True])
+def test_anil_takes_the_mean_of_many_tasks_that_are_unrolled_one_by_one(joined, first_order):
+    """Many, and several times: features of one task must never be taken for those of another that is gone."""
+    for start in range(0, 12000, 4000):
+        tasks = [draw_of(2, start + 100 * k) for k in range(25)]
+        settings = {"moves_x": False, "first_order": first_order}
+        each = [unrolled(upper, lower, *starting_values(), task, 0.3, **settings)[0] for task in tasks]
+        problem = problem_of("EncoderHeadProblem", concatenate=joined)
+        info = ANIL(problem, lr=0.1, lower_lr=0.3, inner_steps=2, first_order=first_order).step(tasks)
+        expected = torch.stack(each).mean(dim=0)
+        torch.testing.assert_close(flat([*info.meta_x, *info.meta_y]), expected, rtol=0, atol=1e-12)
+
+
+def test_anil_lets_go_of_a_task_before_it_encodes_the_next():
+    problem, encoded, alive = problem_of("EncoderHeadProblem"), [], []
+    encoder = problem.encoder
+
+    def watched(batch):
+        alive.append(sum(reference() is not None for reference in encoded))
+        result = encoder(batch)
+        encoded.append(weakref.ref(result))
+        return result
+
+    problem.encoder = watched
+    ANIL(problem, inner_steps=2, **RATES).step([draw_of(2, seed) for seed in (0, 10, 20, 30)])
+    assert alive == [0, 1, 2] * 4
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+def test_running_statistics_of_an_encoder_learn_from_the_first_inner_loss_of_each_task(first_order):
+    network, alone = Network(normalising), Network(normalising)
+
+    def loss(features, batch):
+        return (network.head(features).squeeze(-1) - batch[1]).square().mean()
+
+    problem = adambo.EncoderHeadProblem(lambda batch: network.body(batch[0]), loss, loss, network.body, network.head)
+    tasks = [Draw((sequences(s, 6, 4),), (sequences(s + 1, 6, 4), sequences(s + 2, 6, 4))) for s in (0, 10)]
+    ANIL(problem, inner_steps=2, first_order=first_order, **RATES).step(tasks)
+    for task in tasks:
+        alone.loss(task.lower[0])
+    assert same([*network.buffers()], [*alone.buffers()])
+
+
+@pytest.mark.parametrize("role", ["upper", "lower"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_empty_batch_among_several_tasks_is_named_and_never_encoded(joined, role):
+    x, y = (torch.ones(3, dtype=torch.double, requires_grad=True) for _ in range(2))
+
+    def encode(batch):
+        assert len(batch)
+        return batch * x
+
+    def loss(features, batch):
+        return (features @ y).square().mean()
+
+    problem = adambo.EncoderHeadProblem(encode, loss, loss, x, y, concatenate=joined)
+    good, empty = torch.ones(2, 3, dtype=torch.double), torch.ones(0, 3, dtype=torch.double)
+    bad = Draw((empty,), (good,)) if role == "upper" else Draw((good,), (empty,))
+    with pytest.raises(adambo.SampleError, match=f"{role} loss was given an empty batch"):
+        ANIL(problem, **RATES).step([Draw((good,), (good,)), bad])
 
 
 @BOTH

@@ -258,7 +258,9 @@ def test_parameters_of_the_transformer_are_those_of_its_formula():
 @pytest.mark.parametrize("kind", ["transformer", "max"])
 def test_word_vectors_are_neither_parameters_nor_part_of_a_checkpoint(kind):
     model = network(kind)
-    assert "words.vectors" in dict(model.named_buffers())
+    assert model.double().words.vectors.dtype == torch.double  # but they go where the module goes
+    assert model.float().words.vectors.dtype == torch.float
+    assert not any(b.shape[:1] == (WORDS + 2,) for b in model.buffers())
     assert not any(p.shape[0] == WORDS + 2 for p in model.parameters())
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
     other = network(kind)

@@ -166,6 +166,24 @@ def stacked_problem(rank, wrap, encoder_head):
     return adambo.Problem(lambda b: errors(encoder(b[1]), b).mean(), lambda b: lower(encoder(b[1]), b), **arguments)
 
 
+def tasks_of_anil(rank, *, concatenate=False, first_order=False):
+    """Several tasks; the upper loss reaches x beside the features too, but on the first process alone."""
+    problem = build(rank, concatenate=concatenate)
+    upper, beside = problem.upper, {None: 0.5, 0: 1.0, 1: 0.0}[rank]
+
+    def reaching(features, batch):
+        loss = upper(features, batch)
+        return loss + beside * sum(p.square().sum() for p in problem.x) if beside else loss
+
+    problem.upper = reaching
+    solver = make(problem, "ANIL", first_order=first_order)
+    hypergradients = []
+    for step in range(STEPS):
+        solver.step([draw_of(rank, 3 * step + k, solver.needs, True) for k in range(3)])
+        hypergradients += whole(p.grad for p in problem.x)
+    return {"hypergradients": hypergradients, "x": whole(problem.x), "y": whole(problem.y)}
+
+
 def stacked_trajectory(rank, *, split, wrap=None, encoder_head=True, step=0.1, **more):
     problem = stacked_problem(rank, wrap, encoder_head)
     if more.get("algorithm") is None or hasattr(make(problem, **more).inverse, "terms"):
@@ -278,6 +296,9 @@ SCENARIOS = {
     "fsdp, updated": lambda rank: trajectory(rank, wrap="fsdp", lower_steps=3, hypergradient_at="updated"),
     "fsdp in the losses": lambda rank: trajectory(rank, wrap="fsdp", encoder_head=False),
     "fsdp, surrogate": lambda rank: trajectory(rank, wrap="fsdp", surrogate=True),
+    "ANIL, several tasks": tasks_of_anil,
+    "ANIL, several tasks, concatenated": lambda rank: tasks_of_anil(rank, concatenate=True),
+    "ANIL, several tasks, first order": lambda rank: tasks_of_anil(rank, first_order=True),
     "tasks split": lambda rank: stacked_trajectory(rank, split=True),
     "tasks split, ddp": lambda rank: stacked_trajectory(rank, split=True, wrap="ddp", lower_steps=2),
     "tasks split, in the losses": lambda rank: stacked_trajectory(rank, split=True, encoder_head=False),

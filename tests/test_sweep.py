@@ -101,6 +101,12 @@ def test_a_preset_out_of_range_is_no_trial(toy: str, here: Path) -> None:  # noq
     assert 1e-9 <= study.trials[0].params["settings.lr"] <= 1e-8
 
 
+def test_a_preset_that_names_no_number_is_no_trial(toy: str, here: Path) -> None:  # noqa: F811
+    ranges = ("--range", "settings.lr=1e-4:0.9", "--range", "settings.inverse.step=1e-4:1e-3")
+    study = sweep("--trials", "1", *ranges, "--settings.inverse.step", "auto", "--from-preset", "true")
+    assert 1e-4 <= study.trials[0].params["settings.inverse.step"] <= 1e-3
+
+
 def test_the_snippet_is_a_config_file(toy: str, here: Path, capsys: Any) -> None:  # noqa: F811
     assert main(["sweep", toy, "--algorithm", "slip", "--trials", "2", "--width", "7", "--epochs", "0.5"]) == 0
     (here / "best.yaml").write_text(capsys.readouterr().out)

@@ -240,9 +240,10 @@ class EncoderHeadProblem(Problem):
         upper: f(features, batch) -> scalar tensor.
         lower: g(features, batch) -> scalar tensor.
         x, y, tasks, group: As for `Problem`. With `tasks`, losses read stacked tables by `table[tasks(batch)]`.
-        concatenate: True encodes the batches of a step in one call, joined along their first axis (tensors, or
-            tuples, lists and dictionaries of tensors, of equal trailing shapes). A function from a list of batches to
-            (joined batch, list of lengths) does the same for batches that need padding or have another form.
+        concatenate: True encodes the batches of a step in one call (for ANIL, those of all its tasks), joined along
+            their first axis (tensors, or tuples, lists and dictionaries of tensors, of equal trailing shapes). A
+            function from a list of batches to (joined batch, list of lengths) does the same for batches that need
+            padding or have another form. An encoder with BatchNorm then normalises over all of them.
         microbatches: The encoder works through a batch in so many parts, of which only one has its activations in
             memory at a time; the hypergradient is the same to rounding, if the encoder treats every example alone. It
             costs one more forward pass of all parts but the last, made in the backward pass.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from adambo.kernels import explained
 from adambo.masks import SameMasks
 from adambo.problem import Problem
 from adambo.products import gradient, product
-from adambo.vectors import Vector, added, scaled, zeros
+from adambo.vectors import Vector, added, scaled, zero_filled, zeros
 
 _STRIDE = 0xD1B54A32D192ED03  # between the seeds of tasks; odd, since generators on a CPU see the low 32 bits alone
 
@@ -112,7 +113,7 @@ class MetaLearning(Algorithm):
     def advance(self, draw: Draw, *others: Draw) -> Info:
         draws, n_y = (draw, *others), len(self.problem.y)  # the last n_y tensors of θ are y
         point = self.problem.at(draw, self.ledger)
-        mean = MeanOfTasks(self.problem, len(draws))
+        mean = MeanOfTasks(self.problem, len(draws), is_averaged=self.adapts_x)
         losses = []
         with self.undone_on_failure(point) as before:
             together = self._encoded_together(draws)
@@ -197,7 +198,7 @@ class MetaLearning(Algorithm):
             task.notice(parts[len(leaves) :])
             if not task.reaches_x:
                 parts = [*parts[: len(leaves)], *parts[-len(self.problem.y) :]]
-        return f.detach(), self._filled(parts, task.along, len(leaves), "upper")
+        return f.detach(), self._filled(parts, task.along, name="upper")
 
     def _product(self, task: Task, s: int, v: Vector) -> Vector:
         """∇θ⟨∇φ G, v_φ⟩ on ζ_s, at the current values; for x, where the graph ends at them, stand the features."""
@@ -215,13 +216,11 @@ class MetaLearning(Algorithm):
             found = product(parts, task.along, weights, keep_graph=task.is_cut)
         except RuntimeError as error:
             raise explained(error, self.problem.modules) from error
-        return self._filled(found, task.along, len(task.cuts))
+        return self._filled(found, task.along)
 
-    def _filled(
-        self, parts: Sequence[Tensor | None], like: Vector, features: int = 0, name: str | None = None
-    ) -> Vector:
-        """Zeros for what a loss does not depend on; the mean over processes, but for the first ones if those are
-        `features`, which every process has of its own.
+    def _filled(self, parts: Sequence[Tensor | None], like: Vector, name: str | None = None) -> Vector:
+        """Zeros for what a loss does not depend on; of φ, whose part goes into the next product, the mean over
+        processes. The rest (features, which every process has of its own, and an x that rests) is averaged at the end.
         """
         if name is not None and all(part is None for part in parts[-len(self.problem.y) :]):
             raise ProblemError(
@@ -229,15 +228,15 @@ class MetaLearning(Algorithm):
                 "parameters given as y, and that nothing detaches them."
             )
         filled = [torch.zeros_like(p) if part is None else part for part, p in zip(parts, like, strict=True)]
-        return [*filled[:features], *self.problem.processes.average(filled[features:])]
+        return [*filled[: -len(self.phi)], *self.problem.processes.average(filled[-len(self.phi) :])]
 
 
 class Task:
     """One draw: its losses wherever θ is, with the same dropout and, where x rests, the same features.
 
     Where x rests, graphs of losses end at the features: `cuts` says where, `along` is what a loss is differentiated in
-    (the features, y, and x only if a loss reaches it on another way), and the way from the features to x is gone once,
-    for all losses of all tasks.
+    (the features, y, and x only if a loss reaches it on another way), and the way from the features to x is gone once
+    for all losses, and for all tasks if their features were made in one call.
 
     Args:
         solver: Whose task it is.
@@ -252,18 +251,24 @@ class Task:
         self._masks = None
         if not solver.first_order:  # which evaluates no sample twice
             self._masks = SameMasks(draw, solver._seed(draw, place), solver.problem.device)
-        self._features = together
+        self._features, self.shares_features = together, together is not None
         if together is None and not solver.adapts_x:
             # Batches in the role of `cross` are encoded with a graph, as the second derivatives in x need it.
             with_graph = replace(draw, lower=(), cross=draw.lower)
             self._features = solver.problem.encodings(draw if solver.first_order else with_graph, self._masks)
         self.is_cut = self._features is not None
         self.reaches_x = not self.is_cut
-        self.cuts: list[Cut] = []
-        if self._features is not None:
-            reached = (*draw.upper, *(() if solver.first_order else draw.lower))
-            found = {id(cut.leaf): cut for batch in reached for cut in self._features.cuts_of(batch)}
-            self.cuts = list(found.values())
+        self._reached = (*draw.upper, *(() if solver.first_order else draw.lower))
+
+    @cached_property
+    def cuts(self) -> list[Cut]:
+        """Asked for at θ_S, after the losses: what is encoded when, and what running statistics learn from, is theirs
+        to say.
+        """
+        if self._features is None:
+            return []
+        found = {id(cut.leaf): cut for batch in self._reached for cut in self._features.cuts_of(batch)}
+        return list(found.values())
 
     def notice(self, parts: Sequence[Tensor | None]) -> None:
         """Of a gradient in θ: whether a loss reaches x on another way than through the features."""
@@ -284,15 +289,20 @@ class Task:
 
 
 class MeanOfTasks:
-    """The mean of the tasks' meta-gradients, in θ."""
+    """The mean of the tasks' meta-gradients, in θ.
 
-    def __init__(self, problem: Problem, tasks: int) -> None:
-        self._problem, self._weight = problem, 1 / tasks
+    Args:
+        problem: Whose θ.
+        tasks: How many will be added.
+        is_averaged: Whether their parts in x are means over processes already.
+    """
+
+    def __init__(self, problem: Problem, tasks: int, is_averaged: bool) -> None:
+        self._problem, self._weight, self._is_averaged = problem, 1 / tasks, is_averaged
         self._x: Vector = []
         self._y: Vector = []
-        self._behind: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # a feature with its graph, and the gradient that reached it
+        # By the id of its leaf, which it keeps alive so that no other gets that id: a cut, and the gradient there.
+        self._behind: dict[int, tuple[Cut, Tensor]] = {}
 
     def add(self, task: Task, v: Vector) -> None:
         """`v` is along what the task is differentiated in."""
@@ -300,21 +310,29 @@ class MeanOfTasks:
         self._y = self._added(self._y, v[-n_y:])
         if task.reaches_x:
             self._x = self._added(self._x, v[len(task.cuts) : -n_y])
-        for (leaf, feature), part in zip(task.cuts, v, strict=False):
-            weighted, known = part * self._weight, self._behind.get(id(leaf))
-            self._behind[id(leaf)] = (feature, weighted if known is None else known[1] + weighted)
+        for cut, part in zip(task.cuts, v, strict=False):
+            weighted, known = part * self._weight, self._behind.get(id(cut.leaf))
+            self._behind[id(cut.leaf)] = (cut, weighted if known is None else known[1] + weighted)
+        if not task.shares_features:  # waiting would only keep the activations of all tasks in memory
+            self._go_back()
 
     def _added(self, known: Vector, parts: Vector) -> Vector:
         return added(known, parts, self._weight) if known else scaled(parts, self._weight)
 
-    def in_theta(self) -> Vector:
-        x = self._x or zeros(self._problem.x)
+    def _go_back(self) -> None:
+        """From the features to x."""
         if self._behind:
-            features, weights = zip(*self._behind.values(), strict=True)
-            found = product(features, self._problem.x, weights, keep_graph=False)
-            filled = [torch.zeros_like(p) if part is None else part for p, part in zip(x, found, strict=True)]
-            x = added(x, self._problem.processes.average(filled), 1.0)
-        return [*x, *self._y]
+            cuts, weights = zip(*self._behind.values(), strict=True)
+            self._behind = {}
+            # Kept, for tasks may share what lies behind their features; without a task, it goes.
+            found = product([cut.feature for cut in cuts], self._problem.x, weights)
+            filled = zero_filled(found, self._problem.x)
+            self._x = added(self._x, filled) if self._x else filled
+
+    def in_theta(self) -> Vector:
+        self._go_back()
+        x = self._x or zeros(self._problem.x)
+        return [*(x if self._is_averaged else self._problem.processes.average(x)), *self._y]
 
 
 def _checked(draws: Sequence[Any]) -> Sequence[Draw]:

@@ -177,12 +177,15 @@ def begin_at_preset(study: optuna.Study, search: Search) -> None:
     if study.trials or any(key not in values for key in search.ranges):
         return
     start = {key: values[key] for key in search.ranges}
-    inside = (
-        start[key] in range_ if isinstance(range_, list) else range_[0] <= start[key] <= range_[1]
-        for key, range_ in search.ranges.items()
-    )
-    if all(inside):
+    if all(_lies_in(range_, start[key]) for key, range_ in search.ranges.items()):
         study.enqueue_trial(start)
+
+
+def _lies_in(range_: Range, value: Any) -> bool:
+    """A preset may say "auto" or nothing at all where a search tries numbers."""
+    if isinstance(range_, list):
+        return value in range_
+    return isinstance(value, int | float) and range_[0] <= value <= range_[1]
 
 
 def score(folder: Path, objective: str, configured: Configured) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,8 @@ class FrozenVectors(nn.Module):
     their dimensions differ in scale; so each dimension is standardised over the table, unless something else is asked
     for. Padding and unknown are zero: the mean vector where vectors are standardised, and else the origin.
 
-    The vectors are neither parameters nor part of a state dict: they are data, and a checkpoint needs no copy of them.
+    The vectors are neither parameters nor buffers: they are data, which nobody writes, so that steps and checkpoints
+    need no copy of them. They go where the module goes.
 
     Args:
         table: (n, d), a row per word.
@@ -36,17 +38,21 @@ class FrozenVectors(nn.Module):
         [[0.0, 0.0], [0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
 
-    vectors: Tensor
-
     def __init__(self, table: Tensor, scale: VectorScale = "standardised") -> None:
         super().__init__()
         check_choice("vector_scale", scale, get_args(VectorScale))
         rows = {"standardised": standardised, "unit": of_unit_length, "raw": Tensor.float}[scale](table)
-        self.register_buffer("vectors", F.pad(rows, (0, 0, 1, 1)), persistent=False)
+        self.vectors = F.pad(rows, (0, 0, 1, 1))
         self.width = table.shape[1]
 
     def forward(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.vectors)
+
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """`to`, `cuda`, `double`: with all that it has."""
+        super()._apply(change, recurse)  # type: ignore[no-untyped-call]
+        self.vectors = change(self.vectors)
+        return self
 
 
 def standardised(table: Tensor) -> Tensor:
