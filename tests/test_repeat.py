@@ -56,7 +56,7 @@ def test_a_run_made_again_has_the_same_scores(capsys: pytest.CaptureFixture[str]
     assert said.out.count(": within.") == 2
     assert "final test accuracy: then" in said.out
     assert "best test accuracy: then" in said.out
-    assert "3 seeds have" in said.out
+    assert said.out.count("(now − then: +0.0000); 2 other seeds have") == 2
     assert said.err == ""  # the same versions, the same data
     again = RunFolder.open("again/case/slip-seed0")
     assert [e["test"] for e in again.evaluations] == [e["test"] for e in RunFolder.open(run).evaluations]
@@ -78,7 +78,24 @@ def test_a_score_outside_of_the_seeds_is_told_and_fails(toy: str, capsys: pytest
         set_scores(run.with_name(f"slip-seed{seed}"), score)
     capsys.readouterr()
     assert main(["repeat", str(run), "--quiet"]) == 1
-    assert "3 seeds have 0.9100 ± 0.0100, from 0.8900 to 0.9300: OUTSIDE." in capsys.readouterr().out
+    assert (
+        "then 0.9000, now 1.0000 (now − then: +0.1000); 2 other seeds have 0.9150 ± 0.0071, from 0.9100 to 0.9200; "
+        "0.0141 from then is allowed: OUTSIDE."
+    ) in capsys.readouterr().out
+
+
+def test_a_record_that_is_odd_does_not_widen_what_it_is_judged_by(
+    toy: str,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = recorded(toy)
+    for seed, score in enumerate((0.1, 0.15, 0.16)):  # the run ends at 0.2, within mean ± 2 deviations of all three
+        set_scores(run.with_name(f"slip-seed{seed}"), score)
+    capsys.readouterr()
+    assert main(["repeat", str(run), "--quiet"]) == 1
+    (final,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("final test accuracy")]
+    assert "then 0.1000, now 0.2000 (now − then: +0.1000)" in final
+    assert final.endswith("OUTSIDE.")
 
 
 def test_other_labels_beside_it_have_no_say(toy: str, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
@@ -87,7 +104,7 @@ def test_other_labels_beside_it_have_no_say(toy: str, capsys: pytest.CaptureFixt
     set_scores(run.with_name("slip-fast-seed1"), 0.0)
     capsys.readouterr()
     assert main(["repeat", str(run), "--quiet"]) == 0
-    assert "2 seeds have" in capsys.readouterr().out
+    assert "1 other seed has" in capsys.readouterr().out
 
 
 def test_one_seed_alone_gives_no_spread(toy: str, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
@@ -141,14 +158,27 @@ def test_what_is_no_run_is_one_sentence(words: list[str], capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("seeds", "now", "within"),
+    ("then", "now", "others", "within"),
     [
-        ((0.8, 0.8, 0.9), 0.72, True),  # mean ± 2 deviations, 0.718 to 0.949, is the wider one
-        ((0.8, 0.8, 0.9), 0.95, False),
-        ((0.0, *[1.0] * 19), 0.01, True),  # smallest to largest is the wider one: 0 to 1 against 0.503 to 1.397
-        ((0.8,), 0.81, None),
-        ((0.8,), 0.8, True),
+        (0.80, 0.82, (0.79, 0.81), True),  # 2 deviations of the others are 0.0283
+        (0.80, 0.83, (0.79, 0.81), False),
+        (0.80, 0.77, (0.79, 0.81), False),
+        (0.50, 0.65, (0.80, 0.81), False),  # with the record among them, mean ± 2 deviations would be 0.35 to 1.05
+        (0.50, 0.80, (0.79, 0.81), True),  # far from the record, but among the other seeds
+        (0.50, 0.52, (0.80, 0.80), False),
+        (0.50, 0.50, (0.80, 0.80), True),
+        (0.80, 0.85, (0.83,), True),  # one other seed: twice the distance of the two
+        (0.80, 0.75, (0.83,), True),
+        (0.80, 0.87, (0.83,), False),
+        (0.80, 0.81, (), None),
+        (0.80, 0.80, (), True),
     ],
 )
-def test_the_wider_range_decides(seeds: tuple[float, ...], now: float, within: bool | None) -> None:
-    assert Comparison("final", seeds[0], now, Spread(seeds)).within is within
+def test_the_other_seeds_decide_how_far_from_the_record_is_within(
+    then: float, now: float, others: tuple[float, ...], within: bool | None
+) -> None:
+    assert Comparison("final", then, now, Spread(others) if others else None).within is within
+
+
+def test_a_change_too_small_for_four_digits_is_still_seen() -> None:
+    assert "(now − then: −2e-06)" in str(Comparison("final", 0.8, 0.799998, Spread((0.8, 0.8))))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from adambo.reproduction.block import Page
 from adambo.reproduction.claims_part import baselines, verdict
 from adambo.reproduction.parts import PARTS, blocks
 from adambo.reproduction.spread import Difference, Spread, difference
+from adambo.reproduction.standing import State
 
 CASE = "bert-trec-shared"
 OTHERS = baselines(CASE)
@@ -217,15 +219,34 @@ def test_times_are_means_of_first_arrivals_and_seeds_that_miss_are_counted() -> 
             write(label, seed, scores, kind="tuned")
         speed(label, 100.0)
     rows = {row["algorithm"]: row for row in table("tuned")}
-    assert rows["SLIP"]["epochs to 90 %"] == "2.0 ± 1.0"  # the threshold is 0.86: epochs 2, 3 and 1
-    assert rows["SLIP"]["seconds to 90 %"] == "2.00 ± 1.00"
-    assert rows["AdamBO"]["epochs to 90 %"] == "not reached (2 of 3)"
+    # The threshold is 0.86: epochs 2, 3 and 1.
+    assert rows["SLIP"]["epochs to 90 %"] == "2.0 ± 1.0 (1 of 3 still there at the end)"
+    assert rows["SLIP"]["seconds to 90 %"] == "2.00 ± 1.00 (1 of 3 still there at the end)"
+    assert rows["AdamBO"]["epochs to 90 %"] == "not reached (2 of 3; 1 still there at the end)"
+
+
+def test_a_run_that_falls_back_or_diverges_has_arrived_but_is_not_still_there() -> None:
+    write("slip", 0, [0.5, 0.9, 0.8])  # at the threshold is there
+    write("slip", 1, [0.5, 0.9, 0.79])
+    write("slip", 2, [0.5, 0.9, 0.9], state="diverged")
+    found = arrivals(case_of("paper").group.curves[0], "epoch", "accuracy", 0.8)
+    assert found == Arrivals((1.0, 1.0, 1.0), (), staying=1)
+
+
+def test_claims_say_how_many_seeds_are_still_there_at_the_end() -> None:
+    for seed in range(3):
+        write("adambo", seed, [0.5, 0.9, 0.9, 0.9 if seed else 0.5])
+        write("slip", seed, [0.5, 0.6, 0.9, 0.9])
+    assert (
+        "epochs: 1.0 ± 0.0 (2 of 3 still there at the end) against "
+        "2.0 ± 0.0 (SLIP, the soonest; 3 of 3 still there at the end); sooner than 1 of 1"
+    ) in claim(FASTER)["what we find"]
 
 
 def test_without_a_speed_epochs_to_90_percent_are_known_and_seconds_are_not() -> None:
     write("slip", 0, [0.5, 0.9], kind="tuned")
     (row,) = table("tuned")
-    assert (row["epochs to 90 %"], row["seconds to 90 %"]) == ("1.0", "–")
+    assert (row["epochs to 90 %"], row["seconds to 90 %"]) == ("1.0 (1 of 1 still there at the end)", "–")
     (curve,) = case_of("tuned").group.curves
     assert arrivals(curve, "seconds", "accuracy", 0.8) is None
 
@@ -256,7 +277,8 @@ def test_a_slow_method_is_not_sooner_than_a_cheap_one_that_had_less_time() -> No
     row = claim(FASTER)
     assert "epochs: 4.0 ± 0.0" in row["what we find"]
     assert "sooner than 8 of 8" in row["what we find"]
-    assert row["verdict"] == "not decided"
+    assert "sooner than 0 of 8, later than 0, undecided against 8" in row["what we find"]
+    assert row["verdict"] == "not confirmed"  # and not within the spread: nobody knows when the others would arrive
 
 
 def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
@@ -266,7 +288,7 @@ def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
     planned["config"]["epochs"] = 20.0
     config.write_text(yaml.safe_dump(planned))
     found = arrivals(case_of("paper").group.curves[0], "epoch", "accuracy", 0.9)
-    assert found == Arrivals((), (20.0,))
+    assert found == Arrivals((), (20.0,), staying=0)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +296,8 @@ def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
     [
         (((1.0, 1.0), ()), ((3.0, 3.0), ()), "higher"),
         (((3.0, 3.0), ()), ((1.0, 1.0), ()), "lower"),
-        (((1.0, 3.0), ()), ((2.0, 3.0), ()), "undecided"),
+        (((1.0, 3.0), ()), ((2.0, 3.0), ()), "within"),
+        (((1.0, 3.0), ()), ((2.0,), (3.0,)), "undecided"),  # as near, but one of the times is not known
         (((5.0, 9.0), ()), ((), (9.0, 9.0)), "higher"),  # one arrives, the other never does
         (((), (9.0, 9.0)), ((5.0, 9.0), ()), "lower"),
         (((), (9.0, 9.0)), ((), (9.0, 9.0)), "undecided"),
@@ -286,7 +309,7 @@ def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
     ],
 )
 def test_sooner_is_decided_by_times_that_are_known(mine: Any, theirs: Any, order: str) -> None:
-    assert Arrivals(*mine).sooner_than(Arrivals(*theirs)) == order
+    assert Arrivals(*mine, staying=0).sooner_than(Arrivals(*theirs, staying=0)) == order
 
 
 # ---- differences and verdicts ----
@@ -302,8 +325,8 @@ def test_the_standard_error_of_a_difference_is_welchs() -> None:
 @pytest.mark.parametrize(
     ("mean", "error", "order"),
     [
-        *((0.021, 0.01, "higher"), (0.02, 0.01, "undecided"), (-0.021, 0.01, "lower"), (0.3, None, "undecided")),
-        *((0.0, 0.0, "undecided"), (0.1, 0.0, "higher")),
+        *((0.021, 0.01, "higher"), (0.02, 0.01, "within"), (-0.021, 0.01, "lower"), (0.3, None, "undecided")),
+        *((0.0, 0.0, "within"), (0.1, 0.0, "higher")),
     ],
 )
 def test_higher_takes_more_than_two_standard_errors(mean: float, error: float | None, order: str) -> None:
@@ -312,13 +335,26 @@ def test_higher_takes_more_than_two_standard_errors(mean: float, error: float | 
 
 def test_verdicts_follow_from_both_settings() -> None:
     assert verdict("higher", "higher") == "confirmed"
-    assert verdict("higher", "lower") == verdict("higher", "undecided") == "confirmed only at the paper's settings"
-    assert verdict("lower", "lower") == "not confirmed"
-    assert verdict("undecided", "higher") == verdict("undecided", "undecided") == "not decided"
-    assert verdict("undecided", "lower").endswith("not confirmed under the fair search")
+    assert {verdict("higher", fair) for fair in ("lower", "within", "undecided")} == {
+        "confirmed only at the paper's settings"
+    }
+    assert verdict("lower", "lower") == verdict("lower", "within") == verdict("undecided", "absent") == "not confirmed"
+    assert verdict("within", "within") == verdict("within", "absent") == "not confirmed (within the spread)"
+    assert verdict("within", "lower") == "not confirmed"
+    assert verdict("undecided", "higher") == "not confirmed (but confirmed under the fair search)"
+    assert verdict("within", "higher") == "not confirmed (within the spread, but confirmed under the fair search)"
     assert verdict("absent", "absent") == "no records"
     assert "no records" in verdict("higher", "absent")
     assert "incomplete records" in verdict("partial", "higher")
+
+
+def test_every_verdict_is_one_of_the_three_or_a_lack_of_records() -> None:
+    known = ("confirmed", "confirmed only at the paper's settings", "not confirmed", "no records", "incomplete records")
+    for paper in get_args(State):
+        for fair in get_args(State):
+            said = verdict(paper, fair)
+            assert said.startswith(known)
+            assert "decided" not in said
 
 
 def ending(label: str, score: float, kind: str) -> None:
@@ -341,9 +377,10 @@ FASTER = "bert-trec, one head for all tasks: AdamBO converges faster"
     [
         (0.6, 0.6, "confirmed"),
         (0.6, 0.9, "confirmed only at the paper's settings"),
-        (0.9, 0.6, "not confirmed (but under the fair search)"),
+        (0.9, 0.6, "not confirmed (but confirmed under the fair search)"),
         (0.9, 0.9, "not confirmed"),
-        (0.795, 0.6, "not decided"),  # against 0.8, with a standard error of 0.008
+        (0.795, 0.795, "not confirmed (within the spread)"),  # against 0.8, with a standard error of 0.008
+        (0.795, 0.9, "not confirmed"),
     ],
 )
 def test_ends_higher_is_judged_against_every_baseline(paper: float, tuned: float, said: str) -> None:
@@ -368,6 +405,59 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it() ->
     assert (
         claim("rnn-snli, one head per task: AdamBO ends higher than every baseline (test)")["verdict"] == "no records"
     )
+
+
+def one_seed_less(label: str) -> None:
+    for kind in ("paper", "tuned"):
+        shutil.rmtree(Path("results") / kind / CASE / f"{label}-seed2")
+
+
+@pytest.mark.parametrize("score", [0.6, 0.795, 0.95])
+def test_two_seeds_of_a_baseline_decide_nothing_either_way(score: float) -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *OTHERS):
+            ending(label, {"adambo": 0.8, "slip": score}.get(label, 0.6), kind)
+    one_seed_less("slip")
+    row = claim(HIGHER)
+    assert row["verdict"] == "incomplete records at the paper's settings"
+    assert (
+        "higher than 7 of 8, lower than 0, undecided against 1; fewer than 3 seeds of SLIP (2)" in row["what we find"]
+    )
+    assert f"its mean is number {1 + (score > 0.8)} of 9" in row["what we find"]
+
+
+def test_two_seeds_of_the_method_decide_nothing_either_way() -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *OTHERS):
+            ending(label, 0.8 if label == "adambo" else 0.6, kind)
+    for label in ("adambo", *OTHERS):
+        speed(label, 10.0)
+    one_seed_less("adambo")
+    for start in (HIGHER, FASTER):
+        assert claim(start)["verdict"] == "incomplete records at the paper's settings"
+        assert "undecided against 8; fewer than 3 seeds of AdamBO (2)" in claim(start)["what we find"]
+    assert {row["better than all in"] for row in table("claims", 1)} == {"nothing"}
+
+
+def test_three_seeds_of_one_better_baseline_refute_whatever_others_lack() -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *OTHERS[1:]):
+            ending(label, {"adambo": 0.8, "slip": 0.9}.get(label, 0.6), kind)
+    one_seed_less("saba")
+    assert claim(HIGHER)["verdict"] == "not confirmed"
+    assert (
+        "lower than 1, undecided against 1; fewer than 3 seeds of SABA (2); no records" in claim(HIGHER)["what we find"]
+    )
+
+
+def test_where_nobody_learns_nobody_is_shown_to_be_faster() -> None:
+    for label in ("adambo", *OTHERS):
+        for seed in range(3):
+            write(label, seed, [0.7, 0.6, 0.5])
+    assert claim(FASTER)["verdict"] == "not confirmed"
+    shutil.rmtree(Path("results/paper") / CASE / "slip-seed2")
+    assert claim(FASTER)["verdict"] == "incomplete records at the paper's settings"
+    assert "before its first step; fewer than 3 seeds of SLIP (2)" in claim(FASTER)["what we find"]
 
 
 def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> None:
@@ -396,14 +486,30 @@ def test_converges_faster_asks_for_epochs_and_seconds() -> None:
     assert claim(FASTER)["verdict"] == "confirmed"
     speed("adambo", 25.0)  # sooner in epochs, later in seconds
     assert claim(FASTER)["verdict"] == "not confirmed"
-    assert "epochs: 1.0 ± 0.0 against 2.0 ± 0.0" in claim(FASTER)["what we find"]
+    assert "epochs: 1.0 ± 0.0 (3 of 3 still there at the end) against 2.0 ± 0.0 (" in claim(FASTER)["what we find"]
 
 
-@pytest.mark.parametrize(("other", "said"), [(0.7, "confirmed"), (0.78, "not confirmed")])
-def test_the_headline_is_read_as_favours_the_paper(other: float, said: str) -> None:
+def test_times_within_the_spread_do_not_confirm_that_it_is_faster() -> None:
+    for label in ("adambo", *OTHERS):
+        for seed in range(3):
+            first = seed + (label == "saba") * (seed == 2)  # 0, 1, 2 epochs late, and SABA's last seed 3
+            write(label, seed, [0.5, *[0.6] * first, *[0.9] * (5 - first)])
+        speed(label, 10.0)
+    assert claim(FASTER)["verdict"] == "not confirmed (within the spread)"
+    assert "sooner than 0 of 8, later than 0, within the spread against 8" in claim(FASTER)["what we find"]
+
+
+INCOMPLETE = "incomplete records at the paper's settings"
+
+
+@pytest.mark.parametrize(
+    ("other", "seeds", "said"),
+    [(0.7, 3, "confirmed"), (0.78, 3, "not confirmed"), (0.7, 2, INCOMPLETE), (0.78, 2, INCOMPLETE)],
+)
+def test_the_headline_is_read_as_favours_the_paper(other: float, seeds: int, said: str) -> None:
     for kind in ("paper", "tuned"):
         for label in ("adambo", *baselines("auc-rnn")):
-            for seed in range(2):
+            for seed in range(seeds):
                 score = 0.81 if label == "adambo" else other
                 write(label, seed, [0.5, score], kind=kind, case="auc-transformer", train=score)
     row = claim("auc-transformer: AdamBO ends at least 14 %")  # 0.11 higher, which is 15.7 % of 0.7
@@ -416,8 +522,8 @@ def test_the_headline_is_read_as_favours_the_paper(other: float, said: str) -> N
     [
         ({1e-8: 0.8, 1e-4: 0.79, 1e-3: 0.5}, "confirmed"),  # a tenth of the gain is 0.03; 1e-3 is beyond the claim
         ({1e-8: 0.8, 1e-6: 0.7, 1e-4: 0.8}, "not confirmed"),
-        ({1e-8: 0.8, 1e-4: 0.77}, "not decided"),
-        ({1e-8: 0.5, 1e-4: 0.5}, "not decided"),
+        ({1e-8: 0.8, 1e-4: 0.77}, "not confirmed (within the spread)"),
+        ({1e-8: 0.5, 1e-4: 0.5}, "not confirmed"),
         ({1e-8: 0.8, 1e-5: 0.8}, "no records"),
     ],
 )
@@ -427,6 +533,16 @@ def test_lambda_hardly_matters_if_a_tenth_of_the_gain_covers_it(scores: dict[flo
             tests = [0.5, score + noise]
             write(f"adambo-eps{eps:g}", seed, tests, kind="lambda-sensitivity", case="auc-rnn", settings={"eps": eps})
     assert claim("auc-rnn: λ hardly matters up to 1e-4")["verdict"] == said
+
+
+def test_lambda_too_is_judged_by_three_seeds_of_each_value() -> None:
+    for eps, seeds in ((1e-8, 3), (1e-4, 2)):
+        for seed in range(seeds):
+            name = f"adambo-eps{eps:g}"
+            write(name, seed, [0.5, 0.8], kind="lambda-sensitivity", case="auc-rnn", settings={"eps": eps})
+    row = claim("auc-rnn: λ hardly matters up to 1e-4")
+    assert row["verdict"] == "incomplete records"
+    assert row["what we find"].endswith("; fewer than 3 seeds of λ = 1e-4 (2)")
 
 
 # ---- the other parts ----
@@ -568,9 +684,28 @@ def test_a_check_names_the_block_that_differs(capsys: pytest.CaptureFixture[str]
 def test_a_block_without_records_fails_the_check() -> None:
     write("slip", 0, [0.5, 0.7])
     Path("page.md").write_text("<!-- adambo reproduce tuned auc-rnn -->\n<!-- end -->\n")
-    assert Page(Path("page.md")).stale(blocks(Archive(Path("results")), "all")) == [
+    assert Page(Path("page.md")).stale(blocks(Archive(Path("results")), "all"), "tuned") == [
         "The block 'tuned auc-rnn' has no records."
     ]
+
+
+def test_records_without_a_block_fail_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("docs").mkdir()
+    page = Path("docs/reproduction.md")
+    page.write_text(PAGE)
+    assert main(["reproduce", "all", "--write"]) == 0
+    write("slip", 0, [0.5, 0.7], kind="effects")
+    capsys.readouterr()
+    assert main(["reproduce", "all", "--check"]) == 1
+    said = capsys.readouterr().err
+    assert f"There are records for the block 'effects {CASE}', which the page lacks" in said
+    assert said.count("There are records") == 1
+    assert main(["reproduce", "effects", "--check"]) == 1
+    assert main(["reproduce", "paper", "--check"]) == 0  # a part is not blamed for another
+    page.write_text(f"{page.read_text()}<!-- adambo reproduce effects {CASE} -->\n<!-- end -->\n")
+    assert main(["reproduce", "effects", "--write"]) == 0
+    assert main(["reproduce", "all", "--check"]) == 0
 
 
 def test_a_block_that_the_page_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ def repeat(words: Sequence[str], out: Console, err: Console) -> int:
     parser = Parser(
         "adambo repeat RUN [options]",
         "Make a run again with the values and the seed of its config.yaml, and compare its final and best test score "
-        "with the seeds of the same label beside it. Exit code 1 if it lies outside of mean ± 2 standard deviations "
-        "or of smallest to largest, whichever is wider.",
+        "with the record, by the spread of the other seeds of the same label beside it. Exit code 1 if it is further "
+        "from the record than 2 standard deviations of those, and not between the smallest and the largest of them.",
     )
     parser.option("out", str, "again", "Folder of repetitions; this one becomes <out>/<folder of the run>/<run>.")
     parser.option("quiet", bool, False, "Show no progress.")

@@ -29,7 +29,10 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
     parser.option("page", str, "docs/reproduction.md", "The page; figures go into the folder of its name beside it.")
     parser.option("write", bool, False, "Replace the blocks of the page; what is outside of them stays as it is.")
     parser.option(
-        "check", bool, False, "Only compare the blocks of the page with the records; exit code 1 if one differs."
+        "check",
+        bool,
+        False,
+        "Only compare the blocks of the page with the records; exit code 1 if one differs or the page lacks one.",
     )
     part, rest = ("", words) if not words or words[0].startswith("-") else (words[0], words[1:])
     own, _ = parser.read(rest)
@@ -45,7 +48,9 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
     if own["check"]:
         stale = page.stale(found, None if part == "all" else part)
         for sentence in stale:
-            line(err, f"{page.path}: {sentence} `adambo reproduce {part} --write` renews it.")
+            line(err, f"{page.path}: {sentence}")
+        if stale:
+            line(err, f"`adambo reproduce {part} --write` renews every block that has marks and records.")
         return 1 if stale else 0
     if not found:
         raise RunError(f"{own['results']} has no records for the part {part}.")

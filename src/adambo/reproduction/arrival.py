@@ -20,35 +20,47 @@ class Arrivals:
     Attributes:
         times: Of the seeds that reach it.
         ends: Where the others end, without having reached it; a run that diverged, where it was to end.
+        staying: How many of the seeds that reach it are still there at the end. Crossing once is arrival, and says
+            nothing about what comes after.
     """
 
     times: tuple[float, ...]
     ends: tuple[float, ...]
+    staying: int
 
     @property
     def all(self) -> bool:
         return not self.ends
 
-    def written(self, form: Form) -> str:
-        """The mean, or how many seeds do not reach it.
+    @property
+    def seeds(self) -> int:
+        return len(self.times) + len(self.ends)
+
+    def written(self, form: Form, remark: str = "") -> str:
+        """The mean, or how many seeds do not reach it; and how many are still there at the end.
 
         Example:
-            >>> Arrivals((2.0, 4.0), ()).written(lambda mean: ".1f"), Arrivals((2.0,), (9.0, 9.0)).written(str)
-            ('3.0 ± 1.4', 'not reached (2 of 3)')
+            >>> Arrivals((2.0, 4.0), (), 1).written(lambda mean: ".1f")
+            '3.0 ± 1.4 (1 of 2 still there at the end)'
+            >>> Arrivals((2.0,), (9.0, 9.0), 1).written(str), Arrivals((), (9.0,), 0).written(str)
+            ('not reached (2 of 3; 1 still there at the end)', 'not reached (1 of 1)')
         """
         if self.all:
-            return Spread(self.times).written(form)
-        return f"not reached ({len(self.ends)} of {len(self.times) + len(self.ends)})"
+            said, remarks = Spread(self.times).written(form), [f"{self.staying} of {self.seeds} still there at the end"]
+        else:
+            said, remarks = "not reached", [f"{len(self.ends)} of {self.seeds}"]
+            remarks += [f"{self.staying} still there at the end"] if self.times else []
+        return f"{said} ({'; '.join([remark] * bool(remark) + remarks)})"
 
     def sooner_than(self, other: Arrivals) -> Order:
-        """Whether it is: "higher" if it is the sooner one, "lower" if the later.
+        """Whether it is: "higher" if it is the sooner one, "lower" if the later, "within" the spread of known times.
 
         A seed that does not arrive would have done so after its end, if ever: its end is too early a time, which can
         show that the other method is sooner, never that its own is.
         """
         if not self.times and not other.times:
             return "undecided"
-        if min(len(self.times + self.ends), len(other.times + other.ends)) < 2:
+        if min(self.seeds, other.seeds) < 2:
             return "undecided"  # a single seed has no spread
         # One that never arrives is the later one if it had at least as long: a cheap method ends after fewer seconds.
         if self.all and not other.times and min(other.ends) >= max(self.times):
@@ -56,8 +68,8 @@ class Arrivals:
         if other.all and not self.times and min(self.ends) >= max(other.times):
             return "lower"
         lead = difference(Spread(other.times + other.ends), Spread(self.times + self.ends)).over()
-        shown = self.all if lead == "higher" else other.all
-        return lead if shown else "undecided"
+        shown = {"higher": self.all, "lower": other.all, "within": self.all and other.all}
+        return lead if shown.get(lead) else "undecided"
 
 
 def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None:
@@ -76,7 +88,7 @@ def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None
 
 def arrivals(curve: Curve, axis: str, metric: str, at: float) -> Arrivals | None:
     """Of a curve along `axis`, "epoch" or "seconds"; None where the axis is not known, as seconds may not be."""
-    times, ends = [], []
+    times, ends, staying = [], [], 0
     for record in curve.records:
         if record.cost(axis) is None:
             return None
@@ -85,7 +97,14 @@ def arrivals(curve: Curve, axis: str, metric: str, at: float) -> Arrivals | None
             ends.append(_end(record, axis))
         else:
             times.append(arrival)
-    return Arrivals(tuple(times), tuple(ends))
+            staying += _stays(record, metric, at)
+    return Arrivals(tuple(times), tuple(ends), staying)
+
+
+def _stays(record: Record, metric: str, at: float) -> bool:
+    """Whether it ends there; a run that diverged has not come to its end."""
+    score = record.last("test", metric)
+    return record.state != "diverged" and score is not None and score >= at
 
 
 def _end(record: Record, axis: str) -> float:

@@ -131,13 +131,13 @@ class Page:
         return [name for name in fresh if name not in names]
 
     def stale(self, blocks: Sequence[Block], part: str | None = None) -> list[str]:
-        """A sentence for each block that differs from what the records give, and for each figure that is missing.
+        """A sentence for each block that differs from what the records give, and for what is missing of either.
 
         Args:
             blocks: What the records give.
             part: Look at the blocks of this part only.
         """
-        fresh = {block.name: block for block in blocks}
+        fresh, names = {block.name: block for block in blocks}, self.names
         found = []
         for match in BLOCK.finditer(self.text):
             name = match["name"]
@@ -150,4 +150,9 @@ class Page:
                 found.append(f"The block {name!r} differs from what the records give.")
             elif block.draw and not (self.folder / block.picture).exists():
                 found.append(f"The figure {self.folder / block.picture} of the block {name!r} is missing.")
-        return found
+        return found + [
+            f"There are records for the block {name!r}, which the page lacks: put `<!-- adambo reproduce {name} -->` "
+            "and `<!-- end -->` into it."
+            for name in fresh
+            if name not in names and (part is None or name.split()[0] == part)
+        ]

@@ -11,7 +11,7 @@ from adambo.reproduction.arrival import threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.lambda_part import FOLDER, by_lambda, power
 from adambo.reproduction.runs_part import unequal
-from adambo.reproduction.spread import FACTOR, RULE, difference, final
+from adambo.reproduction.spread import FACTOR, RULE, SEEDS, difference, final
 from adambo.reproduction.standing import Standing, State, arrives_sooner, ends_higher
 from adambo.studies.findings import Sheet
 
@@ -27,16 +27,21 @@ RULES = (
     "about the baselines of the paper; plain Adam and our own variants are none of them. A run that diverged counts "
     "with its last evaluation before that.",
     RULE,
-    "“Ends higher”: the metric at the end, against every baseline. Confirmed if it is higher than each, not "
-    "confirmed if one of them is higher, otherwise not decided: differences within the spread. On `rnn-snli` and "
-    "`auc-rnn` the paper claims it in words for training only.",
+    f"A verdict, either way, asks for {SEEDS} seeds of AdamBO and of the baseline in question; one with fewer counts "
+    "as undecided. One baseline that does better settles “not confirmed”. Otherwise baselines without records or with "
+    "too few seeds leave a claim open, as “incomplete records”. Where none are lacking, a claim about every baseline "
+    "that is not shown is not confirmed, “within the spread” if that is the only reason.",
+    "“Ends higher”: the metric at the end, against every baseline. On `rnn-snli` and `auc-rnn` the paper claims it in "
+    "words for training only.",
     "“Converges faster”: sooner, in epochs and in seconds alone, at chance + 0.9 (best − chance), best being the "
-    "highest mean best test metric of AdamBO and the baselines. A seed that does not get there counts with its "
-    "end, which can speak for the other method only.",
+    "highest mean best test metric of AdamBO and the baselines. Crossing it once is arrival; how many seeds are "
+    "still there at the end is said beside it, and one that diverged is not. A seed that does not get there counts "
+    "with its end, which can speak for the other method only: where it ends too early for that, the two are "
+    "undecided.",
     "“By 14 % and 7 %”: above every baseline by that much, as a difference or as a share of the baseline, whichever "
     "favours the paper, which does not say.",
     f"“Hardly matters”: the final test metric differs from that of λ = 1e-8 by less than {100 * HARDLY:.0f} % of what "
-    "that gains on chance, 2 standard errors included.",
+    f"that gains on chance, 2 standard errors included, with {SEEDS} seeds of each λ.",
 )
 
 
@@ -81,7 +86,13 @@ OWN_COLUMNS = (
 )
 
 
-UNDER: dict[State, str] = {"higher": "confirmed", "lower": "not confirmed", "undecided": "not decided"}
+WITHIN = "not confirmed (within the spread)"
+UNDER: dict[State, str] = {
+    "higher": "confirmed",
+    "lower": "not confirmed",
+    "within": WITHIN,
+    "undecided": "not confirmed",
+}
 
 
 def baselines(case: str) -> list[str]:
@@ -99,10 +110,10 @@ def verdict(paper: State, fair: State) -> str:
     """In words, from how the method stands at the paper's settings and under the fair search.
 
     Example:
-        >>> verdict("higher", "higher"), verdict("higher", "lower"), verdict("undecided", "higher")
-        ('confirmed', "confirmed only at the paper's settings", 'not decided')
-        >>> verdict("undecided", "lower")
-        "not decided at the paper's settings; not confirmed under the fair search"
+        >>> verdict("higher", "higher"), verdict("higher", "lower"), verdict("within", "absent")
+        ('confirmed', "confirmed only at the paper's settings", 'not confirmed (within the spread)')
+        >>> verdict("partial", "within")
+        "incomplete records at the paper's settings; not confirmed (within the spread) under the fair search"
     """
     if paper == fair == "absent":
         return "no records"
@@ -111,12 +122,11 @@ def verdict(paper: State, fair: State) -> str:
         return f"{lacking} at the paper's settings" + (
             f"; {UNDER[fair]} under the fair search" if fair in UNDER else ""
         )
-    if paper == "lower":
-        return "not confirmed" + (" (but under the fair search)" if fair == "higher" else "")
-    if paper == "undecided":
-        return "not decided" + (
-            " at the paper's settings; not confirmed under the fair search" if fair == "lower" else ""
-        )
+    if paper != "higher":
+        # Where the fair search refutes the claim, the spread at the paper's settings is not the reason.
+        remarks = ["within the spread"] if paper == "within" and fair != "lower" else []
+        remarks += ["but confirmed under the fair search"] if fair == "higher" else []
+        return "not confirmed" + (f" ({', '.join(remarks)})" if remarks else "")
     if fair in ("absent", "partial"):
         lacking = "no records" if fair == "absent" else "incomplete records"
         return f"confirmed at the paper's settings; {lacking} in the fair search"
@@ -143,7 +153,7 @@ def _sooner(case: Case | None, label: str, others: Sequence[str], at: float | No
     both = [arrives_sooner(case, label, others, axis, at) for axis in ("epoch", "seconds")]
     texts = list(dict.fromkeys(standing.text for standing in both))
     states: list[State] = [standing.state for standing in both]
-    order: list[State] = ["lower", "partial", "absent", "undecided", "higher"]
+    order: list[State] = ["lower", "partial", "absent", "undecided", "within", "higher"]
     worst = next(state for state in order if state in states)
     return Standing("partial" if worst == "absent" and set(states) != {"absent"} else worst, ". ".join(texts))
 
@@ -155,7 +165,7 @@ def _headline(archive: Archive, split: str) -> list[str]:
         case, others = archive.case(kind, "auc-transformer"), baselines("auc-transformer")
         readings = [ends_higher(case, METHOD, others, split, by, relative) for relative in (False, True)]
         states: list[State] = [reading.state for reading in readings]
-        kindest: list[State] = ["higher", "undecided", "partial", "absent", "lower"]
+        kindest: list[State] = ["higher", "within", "undecided", "partial", "absent", "lower"]
         found.append(Standing(next(state for state in kindest if state in states), readings[0].text))
     return _row(f"auc-transformer: AdamBO ends at least {100 * by:.0f} % higher than every baseline ({split})", *found)
 
@@ -169,6 +179,7 @@ def _hardly(archive: Archive, name: str) -> list[str]:
     known = {value: spread for value, spread in finals.items() if spread is not None and value <= limit * 1.001}
     if case is None or SMALLEST not in known or len(known) < 2 or max(known) < limit * 0.999:
         return [claim, "no records of λ = 1e-8 and of the limit", "no records"]
+    few = [f"λ = {power(value)} ({len(s.values)})" for value, s in known.items() if len(s.values) < SEEDS]
     start = known.pop(SMALLEST)
     margin = HARDLY * (start.mean - case.chance)
     differences = {value: difference(spread, start) for value, spread in known.items()}
@@ -176,14 +187,14 @@ def _hardly(archive: Archive, name: str) -> list[str]:
     text = (
         f"{start} at λ = 1e-8; the largest difference is {largest}, at λ = {power(value)}; the margin is {margin:.4f}"
     )
+    if few:
+        return [claim, f"{text}; fewer than {SEEDS} seeds of {', '.join(few)}", "incomplete records"]
     if margin <= 0:
-        return [claim, f"{text}; at λ = 1e-8 nothing is learned", "not decided"]
-    if any(d.error is None for d in differences.values()):
-        return [claim, f"{text}; single seeds", "not decided"]
+        return [claim, f"{text}; at λ = 1e-8 nothing is learned", "not confirmed"]
     ranges = [(abs(d.mean), FACTOR * (d.error or 0.0)) for d in differences.values()]
     if any(mean - error > margin for mean, error in ranges):
         return [claim, text, "not confirmed"]
-    return [claim, text, "confirmed" if all(mean + error < margin for mean, error in ranges) else "not decided"]
+    return [claim, text, "confirmed" if all(mean + error < margin for mean, error in ranges) else WITHIN]
 
 
 def _own(archive: Archive, name: str) -> list[list[str]]:

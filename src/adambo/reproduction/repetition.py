@@ -1,4 +1,4 @@
-"""A recorded run made again: what is different now, and whether it ends where the seeds of the record end."""
+"""A recorded run made again: what is different now, and whether it ends where the record does, but for the spread."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run of the record, and the seeds of the same label beside it, itself among them."""
+    """A run of the record, and the other seeds of the same label beside it."""
 
     run: RunFolder
     record: Record
-    seeds: list[Record]
+    others: list[Record]
 
     @classmethod
     def open(cls, path: Path) -> Recorded:
@@ -36,12 +36,12 @@ class Recorded:
         record = Record.read(run)
         if record.state not in COUNTED:
             raise RunError(f"The run {path} is {record.state}, so there is no end to compare with: name another one.")
-        beside = [record]
+        beside: list[Record] = []
         if RUN.fullmatch(path.resolve().name):
             label = label_of(path.resolve())
             folders = sorted(config.parent for config in path.resolve().parent.glob(f"{label}-seed*/config.yaml"))
-            others = [folder for folder in folders if RUN.fullmatch(folder.name) and label_of(folder) == label]
-            beside += [Record.read(RunFolder.open(each)) for each in others if each != path.resolve()]
+            fitting = [folder for folder in folders if RUN.fullmatch(folder.name) and label_of(folder) == label]
+            beside = [Record.read(RunFolder.open(each)) for each in fitting if each != path.resolve()]
         return cls(run, record, [each for each in beside if each.state in COUNTED])
 
     def configured(self, changes: Mapping[str, Any]) -> Configured:
@@ -77,38 +77,55 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One score of a run then and now, among the seeds of the record."""
+    """One score of a run then and now, judged by the other seeds of its label.
+
+    The record under test is no part of the spread: an odd one would widen what it is judged by.
+
+    Example:
+        >>> one = Comparison("final test AUC", 0.80, 0.81, Spread((0.79, 0.83)))
+        >>> for part in str(one).split("; "): print(part)
+        final test AUC: then 0.8000, now 0.8100 (now − then: +0.0100)
+        2 other seeds have 0.8100 ± 0.0283, from 0.7900 to 0.8300
+        0.0566 from then is allowed: within.
+    """
 
     name: str
     then: float
     now: float
-    seeds: Spread
+    others: Spread | None
 
     @property
-    def range(self) -> tuple[float, float] | None:
-        """The wider one of mean ± 2 standard deviations and smallest to largest; None for a single seed."""
-        deviation = self.seeds.deviation
-        if deviation is None:
+    def allowed(self) -> float | None:
+        """2 standard deviations of the other seeds, or 2 distances to the only one; None if there is none."""
+        if self.others is None:
             return None
-        spread = (self.seeds.mean - DEVIATIONS * deviation, self.seeds.mean + DEVIATIONS * deviation)
-        extremes = (min(self.seeds.values), max(self.seeds.values))
-        return max(spread, extremes, key=lambda ends: ends[1] - ends[0])
+        deviation = self.others.deviation
+        return DEVIATIONS * (abs(self.then - self.others.mean) if deviation is None else deviation)
 
     @property
     def within(self) -> bool | None:
-        """None where nothing can be said: there is one seed, and the repetition differs from it."""
-        if self.range is None:
+        """None where nothing can be said: there is no other seed, and the repetition differs from the record."""
+        if self.others is None or self.allowed is None:
             return True if self.now == self.then else None
-        return self.range[0] <= self.now <= self.range[1]
+        among = min(self.others.values) <= self.now <= max(self.others.values)
+        return among or abs(self.now - self.then) <= self.allowed
 
     def __str__(self) -> str:
-        text = f"{self.name}: then {self.then:.4f}, now {self.now:.4f}; "
-        if self.range is None:
-            same = "the same" if self.within else "there is no spread to judge by"
+        text = f"{self.name}: then {self.then:.4f}, now {self.now:.4f} (now − then: {_signed(self.now - self.then)}); "
+        if self.others is None or self.allowed is None:
+            same = "it is the same" if self.within else "there is no spread to judge by"
             return f"{text}no other seed is recorded beside it, and {same}."
-        low, high = self.range
+        values = self.others.values
+        seeds = "1 other seed has" if len(values) == 1 else f"{len(values)} other seeds have"
+        ends = "" if len(values) == 1 else f", from {min(values):.4f} to {max(values):.4f}"
         place = "within" if self.within else "OUTSIDE"
-        return f"{text}{len(self.seeds.values)} seeds have {self.seeds}, from {low:.4f} to {high:.4f}: {place}."
+        return f"{text}{seeds} {self.others}{ends}; {self.allowed:.4f} from then is allowed: {place}."
+
+
+def _signed(change: float) -> str:
+    """With as many digits as scores have, unless they would hide that there is a change."""
+    size = format(abs(change), ".4f" if change == 0 or abs(change) >= 5e-5 else ".0e")
+    return f"{'−' if change < 0 else '+'}{size}"
 
 
 def compared(recorded: Recorded, again: Record) -> list[Comparison]:
@@ -121,8 +138,8 @@ def compared(recorded: Recorded, again: Record) -> list[Comparison]:
     found = []
     for name, pick in (("final", Record.last), ("best", Record.best)):
         then, now = (pick(record, "test", metric) for record in (recorded.record, again))
-        seeds = spread_of(pick(record, "test", metric) for record in recorded.seeds)
-        if then is None or now is None or seeds is None:
+        if then is None or now is None:
             raise RunError(f"{recorded.run.path} or its repetition has no test {metric}, so they cannot be compared.")
-        found.append(Comparison(f"{name} test {metric}", then, now, seeds))
+        others = spread_of(pick(record, "test", metric) for record in recorded.others)
+        found.append(Comparison(f"{name} test {metric}", then, now, others))
     return found

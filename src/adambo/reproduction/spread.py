@@ -12,13 +12,14 @@ from adambo.report.curves import Curve
 from adambo.report.records import Record
 
 FACTOR = 2.0  # standard errors by which means must differ
+SEEDS = 3  # of either side, below which there is no verdict
 RULE = (
     "One mean is called higher than another if they differ by more than 2 standard errors of the difference (Welch: "
     "√(s₁²/n₁ + s₂²/n₂), s with n − 1). With three seeds that is a rule of thumb and not a level of 95 %, for which "
     "Student's t would ask for about 2.8 to 4.3 standard errors; and nothing is corrected for the number of "
     "comparisons."
 )
-Order = Literal["higher", "lower", "undecided"]
+Order = Literal["higher", "lower", "within", "undecided"]  # within the spread; undecided: for want of numbers
 Form = Callable[[float], str]
 
 
@@ -58,16 +59,16 @@ class Difference(NamedTuple):
     error: float | None
 
     def over(self, margin: float = 0.0) -> Order:
-        """Whether it lies above `margin`, below it, or neither by the rule.
+        """Whether it lies above `margin`, below it, or within the spread by the rule; undecided for a single seed.
 
         Example:
             >>> Difference(0.05, 0.02).over(), Difference(0.05, 0.03).over(), Difference(-0.1, 0.01).over()
-            ('higher', 'undecided', 'lower')
+            ('higher', 'within', 'lower')
         """
-        if self.error is None or math.isclose(self.mean, margin, abs_tol=1e-12):
+        if self.error is None:
             return "undecided"
-        if abs(self.mean - margin) <= FACTOR * self.error:
-            return "undecided"
+        if math.isclose(self.mean, margin, abs_tol=1e-12) or abs(self.mean - margin) <= FACTOR * self.error:
+            return "within"
         return "higher" if self.mean > margin else "lower"
 
     def __str__(self) -> str:

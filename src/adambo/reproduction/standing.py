@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,9 +12,9 @@ from adambo.report.palette import written_name
 from adambo.report.table import seconds_form
 from adambo.reproduction.archive import Case
 from adambo.reproduction.arrival import Arrivals, arrivals, threshold
-from adambo.reproduction.spread import Order, Spread, difference, final
+from adambo.reproduction.spread import SEEDS, Order, Spread, difference, final
 
-State = Literal["higher", "lower", "undecided", "partial", "absent"]
+State = Literal["higher", "lower", "within", "undecided", "partial", "absent"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,9 @@ class Standing:
     """How a label stands.
 
     Attributes:
-        state: "higher": better than all others; "lower": worse than one of them; "undecided": neither, by the rule;
-            "partial": some records are missing that could decide it; "absent": there are none.
+        state: "higher": better than all others; "lower": worse than one of them; "within": neither, and only because
+            differences lie within the spread; "undecided": neither, for another reason; "partial": records or seeds
+            are missing that could decide it; "absent": there are no records.
         text: The numbers.
     """
 
@@ -34,6 +35,10 @@ class Standing:
 def against_all(orders: dict[str, Order], missing: Sequence[str]) -> State:
     """One that is better settles "lower"; "higher" takes all of them, so none may be missing.
 
+    Args:
+        orders: How the label compares with each of the others.
+        missing: Those without records, or without enough seeds.
+
     Example:
         >>> against_all({"slip": "higher", "saba": "lower"}, ["maml"]), against_all({"slip": "higher"}, ["maml"])
         ('lower', 'partial')
@@ -43,23 +48,30 @@ def against_all(orders: dict[str, Order], missing: Sequence[str]) -> State:
         return "lower"
     if missing or not orders:
         return "partial" if orders else "absent"
-    return "undecided" if "undecided" in found else "higher"
+    if found == {"higher"}:
+        return "higher"
+    return "undecided" if "undecided" in found else "within"
 
 
 def ends_higher(
     case: Case | None, label: str, others: Sequence[str], split: str = "test", by: float = 0.0, relative: bool = False
 ) -> Standing:
-    """Whether `label` ends above each of `others`, by a margin that may be a share of the other's score."""
+    """Whether `label` ends above each of `others`, by a margin that may be a share of the other's score.
+
+    With fewer than `SEEDS` seeds of either, the two are undecided.
+    """
     curve = None if case is None else case.curve(label)
     mine = None if case is None or curve is None else final(curve, split, case.group.metric)
-    if case is None or mine is None:
+    if case is None or curve is None or mine is None:
         return Standing("absent", "no records")
     theirs, missing = _finals(case, others, split)
     orders: dict[str, Order] = {}
     for name, spread in theirs.items():
         margin = by * spread.mean if relative else by
-        orders[name] = difference(mine, spread).over(margin)
-    state = against_all(orders, missing)
+        enough = min(len(mine.values), len(spread.values)) >= SEEDS
+        orders[name] = difference(mine, spread).over(margin) if enough else "undecided"
+    few = _few({curve.label: len(mine.values)}, {name: len(spread.values) for name, spread in theirs.items()})
+    state = against_all(orders, [*missing, *few])
     if not theirs:
         return Standing("absent", f"{mine}; no records of others")
     strongest = max(theirs, key=lambda name: theirs[name].mean)
@@ -68,13 +80,13 @@ def ends_higher(
     place = 1 + sum(spread.mean > mine.mean for spread in theirs.values())
     text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}, the highest): {lead}{share}"
     text += f"; its mean is number {place} of {len(theirs) + 1}"
-    return Standing(state, text + _counts(orders, "higher", "lower") * (not by) + _lacking(missing))
+    return Standing(state, text + _counts(orders, "higher", "lower") * (not by) + _lacking(few, missing))
 
 
 def arrives_sooner(
     case: Case | None, label: str, others: Sequence[str], axis: str, at: float | None = None
 ) -> Standing:
-    """Whether `label` reaches 90 % of the best before each of `others`.
+    """Whether `label` reaches 90 % of the best before each of `others`; undecided with fewer than `SEEDS` seeds.
 
     Args:
         case: Where; None if there are no runs.
@@ -89,23 +101,31 @@ def arrives_sooner(
     curves = {name: found for name in others if (found := case.curve(name)) is not None}
     at = threshold(case, [curve, *curves.values()]) if at is None else at
     if at is None:
-        return Standing("undecided", "no label gets better than chance, or than a network before its first step")
+        text = "no label gets better than chance, or than a network before its first step"
+        missing = [name for name in others if name not in curves]
+        few = _few({curve.label: len(curve.records)}, {name: len(one.records) for name, one in curves.items()})
+        return Standing("partial" if missing or few else "undecided", text + _lacking(few, missing))
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
         return Standing("absent", f"{UNITS[axis]}: not measured")
     theirs = {name: there for name, one in curves.items() if (there := _arrivals(one, axis, case, at)) is not None}
     missing = [name for name in others if name not in theirs]
-    orders = {name: mine.sooner_than(found) for name, found in theirs.items()}
+    few = _few({curve.label: mine.seeds}, {name: found.seeds for name, found in theirs.items()})
+    orders: dict[str, Order] = {
+        name: mine.sooner_than(found) if min(mine.seeds, found.seeds) >= SEEDS else "undecided"
+        for name, found in theirs.items()
+    }
     complete = {name: found for name, found in theirs.items() if found.all}
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
     rival = (
         "no other label with all seeds"
         if soonest is None
-        else f"{complete[soonest].written(form)} ({written_name(soonest)}, the soonest)"
+        else complete[soonest].written(form, f"{written_name(soonest)}, the soonest")
     )
     text = f"{UNITS[axis]}: {mine.written(form)} against {rival}"
-    return Standing(against_all(orders, missing), text + _counts(orders, "sooner", "later") + _lacking(missing))
+    text += _counts(orders, "sooner", "later") + _lacking(few, missing)
+    return Standing(against_all(orders, [*missing, *few]), text)
 
 
 UNITS = {"epoch": "epochs", "seconds": "seconds"}
@@ -128,9 +148,18 @@ def _arrivals(curve: Curve, axis: str, case: Case, at: float) -> Arrivals | None
 def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
     count = Counter(orders.values())
     parts = [f"{better} than {count['higher']} of {len(orders)}", f"{worse} than {count['lower']}"]
+    parts += [f"within the spread against {count['within']}"] if count["within"] else []
     parts += [f"undecided against {count['undecided']}"] if count["undecided"] else []
     return "; " + ", ".join(parts) if orders else ""
 
 
-def _lacking(missing: Sequence[str]) -> str:
-    return f"; no records of {', '.join(map(written_name, missing))}" if missing else ""
+def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
+    """Written names with the number of their seeds, where these are fewer than a verdict asks for."""
+    counts = dict(own) | {written_name(name): seeds for name, seeds in others.items()}
+    return {name: seeds for name, seeds in counts.items() if seeds < SEEDS}
+
+
+def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> str:
+    short = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
+    text = f"; fewer than {SEEDS} seeds of {short}" if few else ""
+    return text + (f"; no records of {', '.join(map(written_name, missing))}" if missing else "")
