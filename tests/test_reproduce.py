@@ -19,6 +19,8 @@ from adambo.reproduction.arrival import Arrivals, arrivals, threshold
 from adambo.reproduction.block import Page
 from adambo.reproduction.claims_part import baselines, verdict
 from adambo.reproduction.parts import PARTS, blocks
+from adambo.reproduction.search_part import trials_text
+from adambo.reproduction.searches import Search
 from adambo.reproduction.spread import Difference, Spread, difference
 from adambo.reproduction.standing import State
 
@@ -756,3 +758,15 @@ def test_every_part_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f"{name}: {what}" in text for name, what in PARTS.items())
+
+
+def test_trials_that_were_made_again_decide_which_is_chosen():
+    def trial(number: int, score: float | None, **more: Any) -> dict[str, Any]:
+        return {"trial": number, "values": {}, "state": "finished", "score": score, "epoch": 5.0} | more
+
+    first = [trial(0, 0.9), trial(1, 0.8), trial(2, None, state="diverged")]
+    again = [trial(0, 0.6, again=True, epoch=20.0), trial(1, 0.7, again=True, epoch=20.0)]
+    assert Search("slip", {}, first).chosen == first[0]
+    search = Search("slip", {}, first + again)
+    assert search.chosen == again[1]
+    assert trials_text(search) == "2 of 3 finished, 1 diverged"

@@ -96,6 +96,27 @@ def test_a_search_begins_evenly_once_however_often_it_is_called(toy: str, here: 
     assert not any(trial.state == TrialState.WAITING for trial in study.trials)
 
 
+def test_the_best_are_made_again_at_full_length_and_these_decide(
+    toy: str,  # noqa: F811
+    here: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["--range", "settings.lr=1e-4:0.9", "--epochs", "0.5", "--again", "2", "--again-epochs", "1.5"]
+    sweep("--trials", "5", *words)
+    found = yaml.safe_load(capsys.readouterr().out)
+    _, *lines = map(json.loads, (here / "runs/toy/sweep-toy-adambo-default/trials.jsonl").read_text().splitlines())
+    first, again = ([each for each in lines if bool(each.get("again")) == wanted] for wanted in (False, True))
+    best = sorted(first, key=lambda each: -each["score"])[:2]
+    assert [each["trial"] for each in again] == [each["trial"] for each in best]
+    assert {each["epoch"] for each in first} == {0.5}
+    assert {each["epoch"] for each in again} == {1.5}
+    assert found["settings"]["lr"] == max(again, key=lambda each: each["score"])["values"]["settings.lr"]
+    assert found["epochs"] == 1.5
+    sweep("--trials", "0", *words)  # once is enough
+    assert len((here / "runs/toy/sweep-toy-adambo-default/trials.jsonl").read_text().splitlines()) == 8
+
+
 def test_a_preset_out_of_range_is_no_trial(toy: str, here: Path) -> None:  # noqa: F811
     study = sweep("--trials", "1", "--range", "settings.lr=1e-9:1e-8", "--from-preset", "true")
     assert 1e-9 <= study.trials[0].params["settings.lr"] <= 1e-8

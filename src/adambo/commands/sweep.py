@@ -13,12 +13,12 @@ from adambo.commands.run import config_parser
 from adambo.errors import ConfigError, RunError
 from adambo.experiments import runner
 from adambo.experiments.configure import Configured, configure, read_file
+from adambo.experiments.finalists import best_again, make_again
+from adambo.experiments.first_trials import begin_at_preset, begin_evenly
 from adambo.experiments.lines import line
 from adambo.experiments.presets import search_space
 from adambo.experiments.sweep import (
     Search,
-    begin_at_preset,
-    begin_evenly,
     best,
     check_ranges,
     masked,
@@ -42,11 +42,13 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     )
     parser.option("from_preset", bool, False, "Let the values of the preset be the first trial, if they are in range.")
     parser.option("evenly", int, 0, "Spread so many first trials evenly over the ranges, before the search adapts.")
+    parser.option("again", int, 0, "Make so many of the best trials again, with --again-epochs; these decide.")
+    parser.option("again_epochs", float | None, None, "Epochs of the trials that are made again; else as in all.")
     parser.option("sampler_seed", int, 0, "Of the search itself; give each machine its own.")
     parser.option("out", str, "runs", "Folder of runs; trials go to <out>/<experiment>/sweep-<study>.")
     own, given = parser.read(rest)
-    if own["trials"] < 1:
-        raise ConfigError(f"trials={own['trials']}: give 1 or more.")
+    if own["trials"] < (0 if own["again"] else 1):
+        raise ConfigError(f"trials={own['trials']}: give 1 or more, or 0 with --again.")
     file = read_file(own["config"]) if own["config"] else None
 
     def make(values: Mapping[str, Any]) -> Configured:
@@ -66,6 +68,12 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
         begin_evenly(study, search, own["evenly"], own["sampler_seed"])
     ended = search_on(study, search, own["trials"], err)
     found = best(study, search, given)
+    if own["again"] and ended.signal is None and found is not None:
+        epochs = own["again_epochs"] or first.config.epochs
+        if epochs is None:
+            raise ConfigError("--again makes trials of so many epochs: give --again-epochs.")
+        ended = make_again(search, own["again"], epochs, err)
+        found = best_again(search, given, epochs)
     line(out, "No trial has finished." if found is None else found)
     if found is not None:
         line(err, f"Saved as a file, this is for `adambo run {experiment} --config FILE`.")

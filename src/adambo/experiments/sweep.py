@@ -16,13 +16,12 @@ import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from rich.console import Console
-from torch.quasirandom import SobolEngine
 
 from adambo.errors import AdamboError, ConfigError, CurvatureError, NonFiniteError, RunError, SettingError
 from adambo.experiments import runner, settings
 from adambo.experiments.configure import Configured, experiment_named
 from adambo.experiments.lines import line
-from adambo.experiments.presets import Range, laid_over
+from adambo.experiments.presets import Range
 from adambo.experiments.trial_record import TrialRecord
 from adambo.experiments.values import nested
 from adambo.sources import key_of
@@ -119,7 +118,7 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
         AdamboError: If something is wrong with all runs, such as missing data.
     """
     distributions = {key: _distribution(key, range_, search) for key, range_ in search.ranges.items()}
-    record = TrialRecord(search.folder, search.configured({}), search.ranges, search.objective, search.command)
+    record = record_of(search)
     for _ in range(trials):
         trial = study.ask(distributions)
         configured = search.configured(trial.params)
@@ -150,44 +149,6 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
     return Ended()
 
 
-def begin_evenly(study: optuna.Study, search: Search, trials: int, seed: int) -> None:
-    """Let a study begin with so many trials that are spread evenly over the ranges (Sobol points, logarithmic).
-
-    They depend on the ranges and the seed alone: all algorithms that are searched in the same ranges begin alike.
-    Choices are taken in turn.
-    """
-    if "begins_evenly" in study.user_attrs:
-        return
-    study.set_user_attr("begins_evenly", trials)
-    numbers = [key for key, range_ in search.ranges.items() if isinstance(range_, tuple)]
-    engine: Any = SobolEngine
-    places = engine(len(numbers), scramble=True, seed=seed).draw(trials).tolist() if numbers else [[]] * trials
-    for count, place in enumerate(places):
-        values: dict[str, Any] = {key: range_[count % len(range_)] for key, range_ in search.ranges.items()}
-        for key, share in zip(numbers, place, strict=True):
-            low, high = search.ranges[key]
-            value = low * (high / low) ** share
-            values[key] = min(max(round(value), math.ceil(low)), math.floor(high)) if _is_whole(key, search) else value
-        study.enqueue_trial(values, skip_if_exists=True)  # machines may begin at the same moment
-
-
-def begin_at_preset(study: optuna.Study, search: Search) -> None:
-    """Make the values of the preset the first trial, if the study has none yet and they lie in the ranges."""
-    values = laid_over({}, search.configured({}).values)
-    if study.trials or any(key not in values for key in search.ranges):
-        return
-    start = {key: values[key] for key in search.ranges}
-    if all(_lies_in(range_, start[key]) for key, range_ in search.ranges.items()):
-        study.enqueue_trial(start)
-
-
-def _lies_in(range_: Range, value: Any) -> bool:
-    """A preset may say "auto" or nothing at all where a search tries numbers."""
-    if isinstance(range_, list):
-        return value in range_
-    return isinstance(value, int | float) and range_[0] <= value <= range_[1]
-
-
 def score(folder: Path, objective: str, configured: Configured) -> float:
     """The last metric of the split that is searched by."""
     metric = experiment_named(configured.experiment).metric
@@ -200,16 +161,28 @@ def score(folder: Path, objective: str, configured: Configured) -> float:
     return value
 
 
+def record_of(search: Search) -> TrialRecord:
+    return TrialRecord(search.folder, search.configured({}), search.ranges, search.objective, search.command)
+
+
 def best(study: optuna.Study, search: Search, given: Mapping[str, Any]) -> str | None:
     """The best settings as YAML for `--config`; None if every trial has failed."""
     complete = [trial for trial in study.get_trials(deepcopy=False) if trial.state == TrialState.COMPLETE]
     if not complete:
         return None
     found = study.best_trial
-    configured = search.make(found.params)
-    values = {**given, **found.params, "algorithm": configured.config.algorithm}
     head = f"# trial {found.number} of {len(study.trials)}: {search.objective} {found.value:.4f}"
-    content = {"experiment": configured.experiment, "preset": configured.preset, **nested(values)}
+    return written(search, {**given, **found.params}, head)
+
+
+def written(search: Search, values: Mapping[str, Any], head: str) -> str:
+    """A file for `--config`."""
+    configured = search.make(values)
+    content = {
+        "experiment": configured.experiment,
+        "preset": configured.preset,
+        **nested({**values, "algorithm": configured.config.algorithm}),
+    }
     return f"{head}\n{yaml.safe_dump(content, sort_keys=False)}"
 
 
@@ -245,7 +218,7 @@ def check_ranges(search: Search) -> None:
     if not search.ranges:
         raise ConfigError("There is nothing to search: give --range name=low:high.")
     for key, range_ in search.ranges.items():
-        whole = _is_whole(key, search)
+        whole = is_whole(key, search)
         for end in range_:
             try:
                 search.make({key: round(end) if whole and isinstance(range_, tuple) else end})
@@ -261,12 +234,13 @@ def _distribution(key: str, range_: Range, search: Search) -> BaseDistribution:
     if isinstance(range_, list):
         return CategoricalDistribution(range_)
     low, high = range_
-    if _is_whole(key, search):
+    if is_whole(key, search):
         return IntDistribution(max(1, math.ceil(low)), math.floor(high), log=True)
     return FloatDistribution(low, high, log=True)
 
 
-def _is_whole(key: str, search: Search) -> bool:
+def is_whole(key: str, search: Search) -> bool:
+    """Whether a setting takes whole numbers only."""
     config = search.make({}).config
     if key.startswith("settings."):
         field = settings.fields(config.algorithm).get(key.removeprefix("settings."))

@@ -40,11 +40,18 @@ class TrialRecord:
         reason: str,
         folder: Path | None = None,
         value: float | None = None,
+        again: bool = False,
     ) -> None:
+        """A trial has ended; `again` says that it was made once more, at full length."""
         evaluations = [] if folder is None else RunFolder.open(folder).evaluations
         last = {key: evaluations[-1].get(key) if evaluations else None for key in ("step", "epoch", "oracle_calls")}
         told = {"trial": number, "values": dict(values), "state": state, "reason": reason, "score": value}
-        self._write(told | last)
+        self._write(told | last | ({"again": True} if again else {}))
+
+    def read(self) -> list[dict[str, Any]]:
+        """All trials, in the order in which they ended."""
+        _, *lines = self._file.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
 
     def _write(self, record: Mapping[str, Any]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

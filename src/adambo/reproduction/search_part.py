@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -42,9 +43,13 @@ def search(archive: Archive, name: str) -> Block | None:
     columns = ["label", "trials", "chosen values", "validation score of the chosen"]
     caption = f"{CASES[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice."]
-    counts = sorted({len(each.trials) for each in searches})
+    if any(each.again for each in searches):
+        first = _lengths([trial for each in searches for trial in each.finished])
+        again = _lengths([trial for each in searches for trial in each.again])
+        notes.append(f"Trials have {first} epochs; the best of each were made again with {again}, and these decide.")
+    counts = sorted({len(each.first_round) for each in searches})
     if len(counts) > 1:
-        few = [f"{each.name} {len(each.trials)}" for each in searches if len(each.trials) < counts[-1]]
+        few = [f"{each.name} {len(each.first_round)}" for each in searches if len(each.first_round) < counts[-1]]
         notes.append(f"Not every label has {counts[-1]} trials: {', '.join(few)}.")
     return Block("search", name, [Sheet(caption, columns, rows)], notes, lambda: _drawn(searches, title), title)
 
@@ -57,11 +62,17 @@ def trials_text(search: Search) -> str:
         >>> trials_text(Search("slip", {}, [trial, trial | {"state": "diverged"}, trial]))
         '2 of 3 finished, 1 diverged'
     """
-    others = Counter(trial["state"] for trial in search.trials if trial["state"] != "finished")
-    done = len(search.trials) - sum(others.values())
+    trials = search.first_round
+    others = Counter(trial["state"] for trial in trials if trial["state"] != "finished")
+    done = len(trials) - sum(others.values())
     return ", ".join(
-        [f"{done} of {len(search.trials)} finished", *(f"{count} {state}" for state, count in sorted(others.items()))]
+        [f"{done} of {len(trials)} finished", *(f"{count} {state}" for state, count in sorted(others.items()))]
     )
+
+
+def _lengths(trials: Sequence[dict[str, Any]]) -> str:
+    """Their epochs, such as "5" or "5 or 8"."""
+    return " or ".join(f"{epochs:g}" for epochs in sorted({number(trial.get("epoch")) or 0 for trial in trials}))
 
 
 def _score(search: Search) -> float:
@@ -79,11 +90,12 @@ def _drawn(searches: Sequence[Search], title: str) -> Figure:
     rates = [rate for each in searches for t in each.trials if (rate := number(t["values"].get(LR)))]
     looks = styles([str(each.about.get("algorithm", each.label)) for each in searches])
     for place, each, style in zip(places, searches, looks, strict=True):
-        known = [(number(trial["values"].get(LR)), trial) for trial in each.trials]
+        known = [(number(trial["values"].get(LR)), trial) for trial in each.first_round]
+        chosen = None if each.chosen is None else each.chosen["trial"]
         for rate, trial in ((rate, trial) for rate, trial in known if rate is not None):
             if trial in each.finished:
                 place.plot([rate], [trial["score"]], "o", color=style.light, ms=4, alpha=0.8)
-                if trial is each.chosen:
+                if trial["trial"] == chosen:
                     place.plot([rate], [trial["score"]], "o", mfc="none", mec="black", ms=10, mew=1.5, zorder=4)
             else:
                 place.plot([rate], [0.03], "x", color=FAILED, ms=6, mew=1.6, transform=place.get_xaxis_transform())

@@ -27,14 +27,24 @@ class Search:
         return written_label(self.label, str(self.about.get("algorithm", self.label)))
 
     @property
+    def first_round(self) -> list[dict[str, Any]]:
+        """All trials, without those that were made again at full length."""
+        return [trial for trial in self.trials if not trial.get("again")]
+
+    @property
     def finished(self) -> list[dict[str, Any]]:
-        """Those that came to their end with a score."""
-        return [trial for trial in self.trials if trial["state"] == "finished" and trial["score"] is not None]
+        """Those of the first round that came to their end with a score."""
+        return [trial for trial in self.first_round if _has_score(trial)]
+
+    @property
+    def again(self) -> list[dict[str, Any]]:
+        """Those that were made again, with a score."""
+        return [trial for trial in self.trials if trial.get("again") and _has_score(trial)]
 
     @property
     def chosen(self) -> dict[str, Any] | None:
-        """The trial with the highest validation score; of two, the first."""
-        return max(self.finished, key=lambda trial: float(trial["score"]), default=None)
+        """The trial with the highest validation score, of those made again if there are some; of two, the first."""
+        return max(self.again or self.finished, key=lambda trial: float(trial["score"]), default=None)
 
 
 def searches(folder: Path) -> list[Search]:
@@ -45,6 +55,10 @@ def searches(folder: Path) -> list[Search]:
     """
     found = [_search(path) for path in sorted(folder.glob("*.jsonl"))]
     return sorted(found, key=lambda s: (palette_place(str(s.about.get("algorithm"))), len(s.label), s.label))
+
+
+def _has_score(trial: dict[str, Any]) -> bool:
+    return trial["state"] == "finished" and trial["score"] is not None
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
