@@ -48,7 +48,7 @@ def sweep(words: Sequence[str], out: Console, err: Console) -> int:
     parser.option("out", str, "runs", "Folder of runs; trials go to <out>/<experiment>/sweep-<study>.")
     own, given = parser.read(rest)
     if own["trials"] < (0 if own["again"] else 1):
-        raise ConfigError(f"trials={own['trials']}: give 1 or more. (0 is for --again.)")
+        raise ConfigError(f"trials={own['trials']}: give 1 or more. 0 is for --again alone.")
     file = read_file(own["config"]) if own["config"] else None
 
     def make(values: Mapping[str, Any]) -> Configured:
