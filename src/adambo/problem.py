@@ -118,6 +118,8 @@ class Problem:
                 y.refuse_other_tasks(self.tasks(batch))
         return y
 
+    concatenate: bool | Join = False  # there is nothing to encode
+
     # Losses that contain the encoder may use a stacked table in any way, so plain problems differentiate all of it.
     _rows_class: type[TableRows] = TableRows
 

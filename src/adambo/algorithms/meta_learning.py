@@ -139,7 +139,7 @@ class MetaLearning(Algorithm):
 
     def _encoded_together(self, draws: Sequence[Draw]) -> Encodings | None:
         """Where x rests and the problem joins batches, one call of the encoder serves all tasks."""
-        if self.adapts_x or not getattr(self.problem, "concatenate", False) or len(draws) == 1:
+        if self.adapts_x or not self.problem.concatenate or len(draws) == 1:
             return None
         upper = tuple(batch for draw in draws for batch in draw.upper)
         lower = tuple(batch for draw in draws for batch in draw.lower)
@@ -227,7 +227,7 @@ class MetaLearning(Algorithm):
                 f"The {name} loss does not depend on y. Both levels meet in y; make sure that the loss uses the "
                 "parameters given as y, and that nothing detaches them."
             )
-        filled = [torch.zeros_like(p) if part is None else part for part, p in zip(parts, like, strict=True)]
+        filled = zero_filled(parts, like)
         return [*filled[: -len(self.phi)], *self.problem.processes.average(filled[-len(self.phi) :])]
 
 

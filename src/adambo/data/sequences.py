@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -89,16 +90,19 @@ class Sequences:
                 "stands for unknown, as adambo.data.words.word_ids does."
             )
         self.lengths = torch.tensor([len(row) for row in rows])
-        longest = int(self.lengths.max())
-        table = torch.full((len(rows), longest), PADDING)
-        table[torch.arange(longest) < self.lengths[:, None]] = torch.tensor([number for row in rows for number in row])
         self.device = torch.device(device)
         self.multiple = multiple
-        self._table = table.to(self.device)
         self._lengths_there = self.lengths.to(self.device)
         # All rows behind one another, and a 0 for padding at the end.
         self._numbers = torch.tensor([*(number for row in rows for number in row), PADDING], device=self.device)
         self._begins = self.lengths.cumsum(0) - self.lengths
+
+    @cached_property
+    def _table(self) -> Tensor:
+        """All rows, padded; whoever leaves padding out never makes it."""
+        table = torch.full((len(self), int(self.lengths.max())), PADDING, device=self.device)
+        there = torch.arange(table.shape[1], device=self.device) < self._lengths_there[:, None]
+        return table.masked_scatter(there, self._numbers[:-1])
 
     def __len__(self) -> int:
         return len(self.lengths)
