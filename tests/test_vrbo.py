@@ -289,6 +289,75 @@ def test_the_encoder_runs_once_per_batch_at_the_new_x_and_once_per_batch_of_the_
     assert sorted(map(id, calls)) == sorted(map(id, everything + first_block))
 
 
+class BackwardPasses(nn.Linear):
+    """Counts those that come through it."""
+
+    def __init__(self, *widths):
+        super().__init__(*widths, dtype=torch.float64)
+        self.backwards = 0
+
+    def forward(self, inputs):
+        features = super().forward(inputs)
+        if features.requires_grad:
+            features.register_hook(self._count)
+        return features
+
+    def _count(self, _):
+        self.backwards += 1
+
+
+def test_all_blocks_but_the_first_take_one_call_of_the_encoder_each_way():
+    torch.manual_seed(0)
+    encoder, calls = BackwardPasses(3, 4), []
+    problem = encoded(encoder, calls)
+    problem.concatenate = True
+    solver = VRBO(problem, inverse=prefix(2), inner_steps=3)
+    solver.step(draw_of(solver.needs))
+    assert len(calls) == 6, "with and without a graph: block 0 at the old x and at the new, and all others"
+    assert encoder.backwards == 3
+
+
+@pytest.mark.parametrize("concatenate", [False, True])
+def test_the_blocks_together_move_x_and_y_as_each_by_itself_does(concatenate, monkeypatch):
+    found = []
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(VRBO, "_others_together", lambda *_: None)
+        torch.manual_seed(0)
+        problem = encoded(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double())
+        problem.concatenate = concatenate
+        solver = VRBO(problem, 0.05, 0.1, prefix(2), inner_steps=2)
+        for _ in range(3):
+            solver.step(draw_of(solver.needs))
+        found.append(torch.cat([flat(problem.x), flat(problem.y)]).detach())
+    torch.testing.assert_close(*found, rtol=0, atol=1e-14)
+
+
+def test_losses_that_reach_x_past_the_encoder_are_differentiated_there_too():
+    """The plain form of the same problem, in which x is one thing, is the reference."""
+    found = []
+    for plain in (True, False):
+        torch.manual_seed(0)
+        encoder = nn.Linear(3, 4).double()
+        problem = encoded(encoder)
+        upper, lower = problem.upper, problem.lower
+        problem.upper = lambda f, batch, upper=upper, w=encoder.weight: upper(f, batch) + w.square().sum() * f.mean()
+        problem.lower = lambda f, batch, lower=lower, w=encoder.weight: lower(f, batch) * w.square().sum()
+        if plain:
+            upper, lower = problem.upper, problem.lower
+            problem = adambo.Problem(
+                lambda batch, upper=upper, e=encoder: upper(e(batch), batch),
+                lambda batch, lower=lower, e=encoder: lower(e(batch), batch),
+                encoder,
+                problem.y,
+            )
+        solver = VRBO(problem, 0.05, 0.1, prefix(2))
+        for _ in range(3):
+            solver.step(draw_of(solver.needs))
+        found.append(torch.cat([flat(problem.x), flat(problem.y)]).detach())
+    torch.testing.assert_close(*found, rtol=0, atol=1e-14)
+
+
 def test_both_points_of_a_correction_see_the_same_dropout():
     """With x and y at rest the two evaluations of a correction cancel bit for bit, though every block has its masks."""
     torch.manual_seed(0)

@@ -21,10 +21,10 @@ from adambo.captured_losses import Found
 from adambo.errors import ProblemError
 from adambo.lower_point import LowerPoint
 from adambo.products import accumulate, gradient, product, reached_leaves
-from adambo.vectors import Vector, dot, one, summed, zero_filled, zeros
+from adambo.vectors import Vector, added, dot, one, summed, zero_filled, zeros
 
 if TYPE_CHECKING:
-    pass
+    from adambo.problem import Problem
 
 
 class Point(LowerPoint):
@@ -164,13 +164,8 @@ class Point(LowerPoint):
             "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
         )
 
-    def hypergradient(self, z: Vector, keep_graph: bool = False) -> Vector:
-        """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds.
-
-        Args:
-            z: As in `backward`.
-            keep_graph: Whether features are to be differentiated once more, from a point with the same x.
-        """
+    def hypergradient(self, z: Vector) -> Vector:
+        """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds."""
         if self.problem.x_is_sharded:  # FSDP2 reduces and divides gradients in a backward pass only
             kept = [p.grad for p in self.problem.x]
             self.backward(z)
@@ -178,7 +173,7 @@ class Point(LowerPoint):
             for p, gradient_before in zip(self.problem.x, kept, strict=True):
                 p.grad = gradient_before
             return h
-        return self._in_x(*self._surrogate_roots(z), keep_graph)
+        return self._in_x(*self._surrogate_roots(z), keep_graph=False)
 
     @cached_property
     def f_x(self) -> Vector:
@@ -257,3 +252,39 @@ class Point(LowerPoint):
             behind = self._replayed.features
             return [root for root, _ in behind], [weight for _, weight in behind]
         return self._behind_features(*self._graph(batch).cross(z))
+
+
+class SumInX:
+    """A sum of hypergradients at points with one x.
+
+    Where losses reach x through an encoder alone, all that a point has to add is numbers at its features, and one
+    backward pass for all points leads from there to x.
+
+    Args:
+        problem: Whose x.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._there = zeros(problem.x)
+        self._behind: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, point: Point, z: Vector, factor: float = 1.0) -> None:
+        """factor · (∇x f − ∇²xy g z) at `point`; y may move then."""
+        if self._problem.x_is_sharded or point.encodings is None:
+            self._there = added(self._there, point.hypergradient(z), factor)
+            return
+        pairs = list(zip(*point._surrogate_roots(z), strict=True))
+        features = {id(cut.feature) for cut in point.encodings.cuts}
+        past_encoder = [(root, weight) for root, weight in pairs if id(root) not in features]
+        if past_encoder:  # their graphs have y in them
+            roots, weights = zip(*past_encoder, strict=True)
+            self._there = added(self._there, point._in_x(list(roots), list(weights)), factor)
+        self._behind += [(root, weight * factor) for root, weight in pairs if id(root) in features]
+
+    def total(self) -> Vector:
+        if not self._behind:
+            return self._there
+        roots, weights = zip(*summed(self._behind), strict=True)
+        found = product(roots, self._problem.x, weights, keep_graph=False)
+        return added(self._there, self._problem.processes.average(zero_filled(found, self._problem.x)))

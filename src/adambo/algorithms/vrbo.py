@@ -26,12 +26,13 @@ from adambo.algorithms.optimizers import sgd
 from adambo.algorithms.settings import checked_count, checked_inverse
 from adambo.algorithms.state import check_forms
 from adambo.draw import Draw, Needs
+from adambo.encodings import Encodings
 from adambo.errors import SettingError
 from adambo.guard import HYPERGRADIENT
 from adambo.inverse import Inverse, Neumann
 from adambo.lower_variable import LowerVariable
 from adambo.masks import SameMasks
-from adambo.point import Point
+from adambo.point import Point, SumInX
 from adambo.problem import Problem
 from adambo.processes import whole_or_local
 from adambo.vectors import Vector, added, clones, zeros
@@ -113,19 +114,23 @@ class VRBO(Algorithm):
         with self.undone_on_failure(point) as before:
             start = point if large is None else self._at(large, y, self.same_masks(replace(large, seed=draw.seed)))
             first = self._estimates(start, first=True)
-            E, g_y, losses, _ = first if large is None else self._estimates(point)
+            E, g_y, losses = first if large is None else self._estimates(point)
             v, u = first[:2] if self.steps % self.period == 0 else (self._v, self.recall("u", point, first=g_y))
             with self.problem.moved_to(self._ahead(v)):  # x_{k+1}; x goes there when all is known, in commit
-                point = self._at(blocks[0], y, masks)
+                # Block 0 alone is encoded as it was at x_k, by itself.
+                others = self._others_together(draw, masks)
+                corrections = SumInX(self.problem)
                 for block in blocks:
+                    point = self._at(block, y, masks, None if block is blocks[0] else others)
                     if block is not blocks[0]:
-                        point = self._at(block, y, masks)
-                        E, g_y, *_ = self._estimates(point)
+                        z, g_y, _ = self._solved(point)
+                        corrections.add(point, z, -1.0)
                         y.descend(clones(u), self.lower_optimizer, self.guard.apply)
-                        # x stays, and so do the features; but FSDP2 wants a forward pass for every backward pass.
                         point = self._at(block, y, masks) if self.problem.x_is_sharded else point.after_move()
-                    E_next, g_next, _, z = self._estimates(point)
-                    v, u = added(v, added(E_next, E, -1.0)), added(u, added(g_next, g_y, -1.0))
+                    z, g_next, _ = self._solved(point)
+                    corrections.add(point, z)
+                    u = added(u, added(g_next, g_y, -1.0))
+                v = added(v, added(corrections.total(), E, -1.0))
             self.guard.watch("v", *map(whole_or_local, v))
             self.commit(point, before, solved=z, u=u)
             self._v = self.guard.masked(v, self._v)
@@ -136,17 +141,28 @@ class VRBO(Algorithm):
         roles = enumerate(zip(draw.upper, draw.lower, draw.cross, strict=True))
         return [Draw((a,), (b,), (c,), draw.hessian[s * each : (s + 1) * each]) for s, (a, b, c) in roles]
 
-    def _at(self, block: Draw, y: LowerVariable, masks: SameMasks | None = None) -> Point:
-        return Point(self.problem, block, y, self.problem.encodings(block, masks), self.ledger, masks)
+    def _at(self, block: Draw, y: LowerVariable, masks: SameMasks, encodings: Encodings | None = None) -> Point:
+        return Point(self.problem, block, y, encodings or self.problem.encodings(block, masks), self.ledger, masks)
 
-    def _estimates(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor], Vector]:
-        """E and ∇y g at `point`, the losses there, and the z in E; the first ones of a step prepare the inverse."""
+    def _others_together(self, draw: Draw, masks: SameMasks) -> Encodings | None:
+        """Of all blocks but the first, whose two points have one x; but FSDP2 wants a forward for every backward."""
+        if self.problem.x_is_sharded:
+            return None
+        each = self.inverse.needs.hessian
+        return self.problem.encodings(Draw(draw.upper[1:], draw.lower[1:], draw.cross[1:], draw.hessian[each:]), masks)
+
+    def _estimates(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor]]:
+        """E and ∇y g at `point`, and the losses there; the first ones of a step prepare the inverse."""
+        z, g_y, losses = self._solved(point, first)
+        return point.hypergradient(z), g_y, losses
+
+    def _solved(self, point: Point, first: bool = False) -> tuple[Vector, Vector, tuple[Tensor, Tensor]]:
+        """z, ∇y g, and the losses."""
         z = self.solve(point) if first else self.inverse.solve_again(point, point.f_y)
-        E = point.hypergradient(z, keep_graph=True)  # that of the features serves the other point of the pair
         g_y, g = point.lower_gradient(), point.lower_loss()
         self.guard.watch("the upper loss", point.f)
         self.guard.watch("the lower loss", g)
-        return E, g_y, (point.f.detach(), g), z
+        return z, g_y, (point.f.detach(), g)
 
     def _ahead(self, v: Vector) -> Vector:
         """x_k − η v, by the upper optimiser and its hooks. x itself stays, and x.grad is v."""

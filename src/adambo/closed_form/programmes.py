@@ -69,6 +69,8 @@ class Programmes:
                 self._can_capture = False
                 # As text: with the error, a record of the log would hold the frames and graphs it comes from.
                 logger.warning("A programme could not be captured as a CUDA graph and runs without: %s", str(error))
+            if not self._can_capture:
+                gc.collect()  # graphs of autograd that the attempt left behind belong to the stream of captures
                 return None
         else:
             graph = self._graphs.pop(key)
