@@ -336,9 +336,9 @@ def test_a_pair_is_its_two_sentences_each_by_itself():
 def test_a_pair_calls_the_rnn_once():
     pairs = PairEncoder(network("max"), 5)
     calls = []
-    pairs.sentence.rnn.register_forward_hook(lambda module, inputs, output: calls.append(inputs[0].shape))
+    pairs.sentence.register_forward_hook(lambda module, inputs, output: calls.append(inputs[0].shape))
     pairs(Padded(*batch_of(ROWS)), Padded(*batch_of(OTHERS)))
-    assert calls == [(8, 8, WIDTH)]
+    assert calls == [(8, 8)]
 
 
 @pytest.mark.parametrize("width", [6, 7])

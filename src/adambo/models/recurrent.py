@@ -8,10 +8,10 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence
 
 from adambo.data.sequences import Padded, WordByWord
 from adambo.errors import ConfigError
+from adambo.models.recurrence import states_of
 
 Pooling = Literal["max", "mean", "last"]
 VectorScale = Literal["standardised", "unit", "raw"]
@@ -118,13 +118,14 @@ class SentenceRNN(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(n, length) numbers of words and (n,) lengths -> (n, hidden)"""
-        states, _ = self.rnn(self.words(tokens))
-        return pool(states, lengths, self.pooling)
+        count, longest = tokens.shape
+        states = states_of(self.rnn, self.words(tokens.t()).flatten(0, 1), [count] * longest)
+        return pool(states.view(longest, count, self.width).transpose(0, 1), lengths, self.pooling)
 
     def of_words(self, sentences: WordByWord) -> Tensor:
         """The same of n sentences without padding -> (n, hidden)"""
         tokens, sizes, places, lengths = sentences
-        states = self.rnn(PackedSequence(self.words(tokens), sizes))[0].data
+        states = states_of(self.rnn, self.words(tokens), sizes.tolist())
         table = states.new_zeros(len(lengths) * len(sizes), self.width).index_copy(0, places, states)
         return pool(table.view(len(lengths), len(sizes), self.width), lengths, self.pooling)
 
