@@ -164,8 +164,13 @@ class Point(LowerPoint):
             "given as x, and that nothing detaches them (torch.no_grad, .detach(), .data)."
         )
 
-    def hypergradient(self, z: Vector) -> Vector:
-        """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds."""
+    def hypergradient(self, z: Vector, keep_graph: bool = False) -> Vector:
+        """∇x f − ∇²xy g z as tensors; `x.grad` keeps what it holds.
+
+        Args:
+            z: As in `backward`.
+            keep_graph: Whether features are to be differentiated once more, from a point with the same x.
+        """
         if self.problem.x_is_sharded:  # FSDP2 reduces and divides gradients in a backward pass only
             kept = [p.grad for p in self.problem.x]
             self.backward(z)
@@ -173,7 +178,7 @@ class Point(LowerPoint):
             for p, gradient_before in zip(self.problem.x, kept, strict=True):
                 p.grad = gradient_before
             return h
-        return self._in_x(*self._surrogate_roots(z), keep_graph=False)
+        return self._in_x(*self._surrogate_roots(z), keep_graph)
 
     @cached_property
     def f_x(self) -> Vector:
