@@ -22,7 +22,7 @@ from adambo.stream import draws
 from adambo.training.metrics import auroc
 from adambo.training.workload import Scores
 
-JUDGED_AT_ONCE = 512  # examples in one call of the network when it is judged
+JUDGED_AT_ONCE = 2048  # examples in one call of the network when it is judged
 Take = Callable[[Tensor], Any]
 
 
