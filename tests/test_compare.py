@@ -19,9 +19,10 @@ from toy_experiment import toy, toy_score  # noqa: F401  (a fixture)
 from adambo.cli import main
 from adambo.errors import DataError, RunError
 from adambo.experiments.catalogue import EXPERIMENTS, Study
-from adambo.experiments.compare import Job, jobs_of_algorithms, jobs_of_study, run_all
+from adambo.experiments.compare import jobs_of_algorithms, jobs_of_study, run_all
 from adambo.experiments.configure import configure
 from adambo.experiments.summary import failures, settled, table
+from adambo.experiments.workers import Job
 from adambo.training.run_folder import RunFolder
 
 SMALL = ["--tasks", "10", "--tasks-per-step", "5", "--test-tasks", "5"]

@@ -111,6 +111,20 @@ def test_checkpoints_hold_the_state_of_their_step(tmp_path, whole):
     assert final_state(whole)["workload"]["solver"]["steps"] == 20
 
 
+def test_without_checkpoints_there_is_one_only_of_a_run_that_was_interrupted(tmp_path, whole):
+    never = toy_plan(checkpoint_every=None)
+    outcome = train_toy(tmp_path / "run", plan=never)
+    assert outcome.state == "finished"
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert metrics(tmp_path / "run") == metrics(whole)
+    assert train_toy(tmp_path / "bad", ToyWorkload(bad_from=9), never).state == "diverged"
+    assert not (tmp_path / "bad" / "checkpoints").exists()
+    assert train_toy(tmp_path / "part", ToyWorkload(on_step=stop_at(7)), never).state == "interrupted"
+    assert final_state(tmp_path / "part")["step"] == 8
+    assert "Resumed from the checkpoint of step 8." in spoken(tmp_path / "part", plan=never)
+    assert metrics(tmp_path / "part") == metrics(whole)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("step", [0, 7, 11, 19])  # 11: the evaluation and the checkpoint that follow are due
 def test_a_signal_ends_the_step_and_writes_a_checkpoint_from_which_the_run_goes_on(tmp_path, whole, number, step):

@@ -20,6 +20,7 @@ COMMANDS = {  # name: (module, function, arguments, what it does)
     "resume": ("run", "resume", "RUN", "go on with a run that was stopped"),
     "report": ("report", "report", "RUNS...", "a page about runs, with figures and a table"),
     "reproduce": ("reproduce", "reproduce", "PART", "figures and tables of the page on the paper, from records"),
+    "make": ("make", "make", "PLAN", "the runs and searches that a folder of records lacks of its plan"),
     "repeat": ("repeat", "repeat", "RUN", "make a recorded run again, and compare"),
     "sweep": ("sweep", "sweep", "EXPERIMENT", "search for good settings of an algorithm"),
     "suggest": ("suggest", "suggest", "EXPERIMENT", "starting values for AdamBO's settings, measured, with reasons"),

@@ -14,13 +14,14 @@ from rich.table import Table
 from adambo.commands.parser import Parser, dotted, experiment_first, peek
 from adambo.errors import ConfigError
 from adambo.experiments.catalogue import EXPERIMENTS, Study
-from adambo.experiments.compare import Job, Results, jobs_of_algorithms, jobs_of_study, run_all
+from adambo.experiments.compare import jobs_of_algorithms, jobs_of_study, run_all
 from adambo.experiments.config import RunConfig
 from adambo.experiments.configure import configure, experiment_named, read_file
 from adambo.experiments.lines import line
 from adambo.experiments.presets import names
 from adambo.experiments.settings import canonical
 from adambo.experiments.summary import failures, settled, table
+from adambo.experiments.workers import Job, Results
 
 
 def compare(words: Sequence[str], out: Console, err: Console) -> int:

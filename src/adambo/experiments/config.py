@@ -39,8 +39,8 @@ class RunConfig:
     """Stop after so many gradients and products with second derivatives, if that comes first."""
     evaluate_every: float = 1.0
     """Epochs from one evaluation to the next; the first is before training, the last at its end."""
-    checkpoint_every: float = 1.0
-    """Epochs from one checkpoint to the next; one more is written whenever the run stops."""
+    checkpoint_every: float | None = 1.0
+    """Epochs from one checkpoint to the next, and one whenever the run stops; null: only if it is interrupted."""
     monitor_every: int | None = None
     """Steps from one measurement of the lower error, z and the hypergradient to the next; null: none are made."""
     upper_weight_decay: float = 0.0
@@ -77,7 +77,8 @@ class RunConfig:
         require(self.seed in range(2**63), f"seed={self.seed}: give a number from 0 to 2^63 - 1")
         require(self.warm_start >= 0, f"warm_start={self.warm_start}: give 0 or more lower steps")
         for name, every in (("evaluate_every", self.evaluate_every), ("checkpoint_every", self.checkpoint_every)):
-            require(0 < every <= MOST, f"{name}={every}: give a number of epochs above 0, not above {MOST:g}")
+            fits = every is None or 0 < every <= MOST
+            require(fits, f"{name}={every}: give a number of epochs above 0, not above {MOST:g}")
         often = self.monitor_every
         fits = often is None or 0 < often <= MOST
         require(fits, f"monitor_every={often}: give a number of steps, 1 or more, or null")

@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from adambo.errors import CurvatureError, NonFiniteError, SettingError
 from adambo.experiments import runner
 from adambo.experiments.lines import line
-from adambo.experiments.sweep import Ended, Search, record_of, score, written
+from adambo.experiments.sweep import BAD_SETTINGS, Ended, Search, record_of, score, written
 
 
 def make_again(search: Search, count: int, epochs: float, console: Console) -> Ended:
@@ -30,7 +29,7 @@ def make_again(search: Search, count: int, epochs: float, console: Console) -> E
         folder = search.folder / f"again-{number:05d}"
         try:
             outcome = runner.run(configured, folder, console, quiet=True, command=search.command)
-        except (CurvatureError, NonFiniteError, SettingError) as error:
+        except BAD_SETTINGS as error:
             record.add(number, values, "failed", str(error), again=True)
             line(console, f"Trial {number} again: failed. {error}")
             continue

@@ -109,7 +109,7 @@ def plan_of(config: RunConfig, workload: Workload) -> Plan:
     return Plan(
         Budget(config.epochs, config.steps, config.seconds, config.oracle_calls),
         in_steps(config.evaluate_every),
-        in_steps(config.checkpoint_every),
+        None if config.checkpoint_every is None else in_steps(config.checkpoint_every),
         monitor_every=config.monitor_every,
     )
 

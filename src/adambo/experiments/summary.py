@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from adambo.errors import RunError
-from adambo.experiments.compare import Result
 from adambo.experiments.configure import experiment_named
+from adambo.experiments.workers import Result
 from adambo.training.run_folder import RunFolder
 
 

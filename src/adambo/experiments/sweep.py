@@ -28,6 +28,7 @@ from adambo.sources import key_of
 from adambo.training.run_folder import RunFolder
 
 Make = Callable[[Mapping[str, Any]], Configured]
+BAD_SETTINGS = (CurvatureError, NonFiniteError, SettingError)  # other ones may do
 HELD_OUT = 0.1  # the share that is held out to choose by, unless the config says how much
 
 
@@ -117,7 +118,7 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
     Raises:
         AdamboError: If something is wrong with all runs, such as missing data.
     """
-    distributions = {key: _distribution(key, range_, search) for key, range_ in search.ranges.items()}
+    distributions = {key: distribution(key, range_, search) for key, range_ in search.ranges.items()}
     record = record_of(search)
     for _ in range(trials):
         trial = study.ask(distributions)
@@ -126,7 +127,7 @@ def sweep(study: optuna.Study, search: Search, trials: int, console: Console) ->
         shown = ", ".join(f"{key}={_short(value)}" for key, value in trial.params.items())
         try:
             outcome = runner.run(configured, folder, console, quiet=True, command=search.command)
-        except (CurvatureError, NonFiniteError, SettingError) as error:  # these settings are bad, others may do
+        except BAD_SETTINGS as error:
             study.tell(trial, state=TrialState.PRUNED)
             record.add(trial.number, trial.params, "failed", str(error))
             line(console, f"Trial {trial.number}, {shown}: failed. {error}")
@@ -162,7 +163,8 @@ def score(folder: Path, objective: str, configured: Configured) -> float:
 
 
 def record_of(search: Search) -> TrialRecord:
-    return TrialRecord(search.folder, search.configured({}), search.ranges, search.objective, search.command)
+    file = search.folder / "trials.jsonl"
+    return TrialRecord(file, search.configured({}), search.ranges, search.objective, search.command)
 
 
 def best(study: optuna.Study, search: Search, given: Mapping[str, Any]) -> str | None:
@@ -230,7 +232,7 @@ def check_ranges(search: Search) -> None:
             )
 
 
-def _distribution(key: str, range_: Range, search: Search) -> BaseDistribution:
+def distribution(key: str, range_: Range, search: Search) -> BaseDistribution:
     if isinstance(range_, list):
         return CategoricalDistribution(range_)
     low, high = range_

@@ -15,12 +15,12 @@ from adambo.training.run_folder import RunFolder
 
 
 class TrialRecord:
-    """`trials.jsonl` in the folder of a search: a line about it, then one per trial; no score of the test split."""
+    """A file of JSON lines: one about the search, then one per trial; no score of the test split."""
 
     def __init__(
-        self, folder: Path, base: Configured, ranges: Mapping[str, Range], objective: str, command: Sequence[str]
+        self, file: Path, base: Configured, ranges: Mapping[str, Range], objective: str, command: Sequence[str]
     ) -> None:
-        self._file = folder / "trials.jsonl"
+        self._file = file
         if not self._file.exists():
             about = {
                 "experiment": base.experiment,

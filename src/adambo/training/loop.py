@@ -35,14 +35,15 @@ class Plan:
     Attributes:
         budget: When the run ends.
         evaluate_every: Steps from one evaluation to the next; the first is before step 0, the last at the end.
-        checkpoint_every: Steps from one checkpoint to the next; one more is written whenever the run stops.
+        checkpoint_every: Steps from one checkpoint to the next, the first before step 0; one more is written whenever
+            the run stops. None: only if it is interrupted.
         events: Write event files for TensorBoard.
         monitor_every: Steps from one call of the workload's monitor to the next, the first before step 0; None: none.
     """
 
     budget: Budget
     evaluate_every: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     events: bool = True
     monitor_every: int | None = None
 
@@ -116,7 +117,8 @@ class _Training:
             return self._go()
         except NonFiniteError as error:
             outcome = self._ended("diverged", str(error))
-            self._save()  # the state is the one before the step that failed
+            if self.plan.checkpoint_every is not None:
+                self._save()  # the state is the one before the step that failed
             return outcome
         except _Diverged as error:
             return self._ended("diverged", str(error))  # the state is in doubt, the last checkpoint is not
@@ -145,7 +147,8 @@ class _Training:
             if end is not None or self.step % self.plan.evaluate_every == 0:
                 with self._clock_stopped():
                     self._evaluate()
-            if end is not None or self.step % self.plan.checkpoint_every == 0:
+            every = self.plan.checkpoint_every
+            if every is not None and (end is not None or self.step % every == 0):
                 with self._clock_stopped():
                     self._save()
             if end is not None:

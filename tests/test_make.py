@@ -1,0 +1,260 @@
+"""`adambo make`: what a plan has and the records lack is made and filed; nothing is made twice."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from toy_experiment import toy, toy_score  # noqa: F401  (a fixture)
+
+from adambo.cli import main
+from adambo.errors import AdamboError, RunError
+from adambo.experiments.workers import Job, Result, one_by_one, worked
+from adambo.reproduction.archive import Archive
+from adambo.reproduction.making import Making
+from adambo.reproduction.plan import Plan
+from adambo.training.run_folder import RunFolder
+
+RUNS = {"runs": "paper/auc-rnn", "experiment": "toy", "labels": ["slip", "adambo"], "seeds": [0, 1]}
+SEARCH = {
+    "search": "auc-rnn", "experiment": "toy", "labels": ["slip", "adambo"], "trials": 6, "evenly": 3, "epochs": 0.5,
+    "again": 2, "ranges": ["settings.lr=1e-6:1"],
+}  # fmt: skip
+TUNED = {**RUNS, "runs": "tuned/auc-rnn", "chosen": "auc-rnn"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(folder: Path, *entries: dict[str, Any]) -> Path:
+    path = folder / "results" / "plan.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(list(entries), sort_keys=False))
+    return path
+
+
+def making(path: Path, **options: Any) -> Making:
+    return Making(Plan.read(path), path.parent, path.parent.parent / "work", Console(quiet=True), **options)
+
+
+def made(path: Path, **options: Any) -> list[str]:
+    """Make all that is lacking; the names of what was made."""
+    source = making(path, **options)
+    return [result.job.name for result in one_by_one(source, Console(file=io.StringIO())).each]
+
+
+def trials(folder: Path, label: str) -> list[dict[str, Any]]:
+    lines = (folder / "results" / "search" / "auc-rnn" / f"{label}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[1:]]
+
+
+def test_what_is_lacking_is_made_seed_by_seed_and_becomes_a_record(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**RUNS, "values": {"width": 5}, "labels": {"slip": {}, "slip-slow": {"settings.lr": 1e-5}}})
+    names = ["slip seed 0", "slip-slow seed 0", "slip seed 1", "slip-slow seed 1"]
+    assert made(path) == [f"paper/auc-rnn {name}" for name in names]
+    record = here / "results" / "paper" / "auc-rnn" / "slip-slow-seed1"
+    assert sorted(each.name for each in record.iterdir()) == [
+        "config.yaml", "manifest.json", "metrics.jsonl", "status.json",
+    ]  # fmt: skip
+    run = RunFolder.open(record)
+    assert (run.config["algorithm"], run.config["width"], run.config["settings"]["lr"]) == ("slip", 5, 1e-5)
+    assert run.manifest["command"][:5] == ["adambo", "run", "toy", "--algorithm", "slip"]
+    case = Archive(here / "results").case("paper", "auc-rnn")
+    assert case is not None
+    assert case.labels == ("slip", "slip-slow")
+    assert not list((here / "work").glob("**/config.yaml"))
+    assert made(path) == []
+
+
+def test_a_command_of_a_record_makes_the_same_run(toy: str, here: Path) -> None:  # noqa: F811
+    made(
+        planned(here, {**RUNS, "values": {"width": 5, "mood": "fine"}, "labels": {"slip-slow": {"settings.lr": 1e-5}}})
+    )
+    record = RunFolder.open(here / "results" / "paper" / "auc-rnn" / "slip-slow-seed1")
+    assert main([*record.manifest["command"][1:], "--quiet", "--checkpoint-every", "null"]) == 0
+    assert RunFolder.open("runs/toy/slip-seed1").config == record.config
+
+
+def test_records_of_other_runs_are_refused(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, RUNS)
+    made(path)
+    planned(here, {**RUNS, "values": {"width": 4}})
+    with pytest.raises(RunError, match=r"holds a run with other settings \(width: 3 there, 4 now\)"):
+        making(path)
+    assert main(["make", str(path), "--show"]) == 2
+
+
+def test_a_search_has_as_many_trials_for_all_and_its_choice_is_run(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, SEARCH, TUNED)
+    names = made(path)
+    assert sum("trial" in name for name in names) == 2 * (6 + 2)
+    assert names[-4:] == [
+        f"tuned/auc-rnn {label} seed {seed}" for seed in (0, 1) for label in ("slip", "adambo")
+    ]  # fmt: skip
+    for label in ("slip", "adambo"):
+        first, again = trials(here, label)[:6], trials(here, label)[6:]
+        assert {each["epoch"] for each in first} == {0.5}
+        assert {each["epoch"] for each in again} == {1.0}
+        best = sorted(first, key=lambda each: -each["score"])[:2]
+        assert [each["trial"] for each in again] == [each["trial"] for each in best]
+        won = max(again, key=lambda each: each["score"])["values"]
+        for seed in (0, 1):
+            run = RunFolder.open(here / "results" / "tuned" / "auc-rnn" / f"{label}-seed{seed}")
+            assert run.config["settings"]["lr"] == won["settings.lr"]
+            assert run.config["settings"]["lower_lr"] == won["settings.lower_lr"]
+            assert (run.config["epochs"], run.config["validation"]) == (1.0, 0.0)
+    even = [[each["values"]["settings.lr"] for each in trials(here, label)[1:4]] for label in ("slip", "adambo")]
+    assert even[0] == even[1]
+    assert made(path) == []
+
+
+def test_a_search_that_is_stopped_anywhere_comes_to_the_same_end(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, SEARCH, TUNED)
+    made(path)
+    whole = {label: trials(here, label) for label in ("slip", "adambo")}
+    shutil.rmtree(here / "results" / "search")
+    shutil.rmtree(here / "results" / "tuned")
+    for _ in range(40):
+        source = making(path)
+        job = source.next()
+        if job is None:
+            break
+        source.ended(worked(job, Console(quiet=True), quiet=True))
+    assert {label: trials(here, label) for label in whole} == whole
+    assert made(path) == []
+
+
+def test_suggestions_wait_for_what_they_are_to_learn_from(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**SEARCH, "labels": ["slip"]})
+    source = making(path)
+    first = []
+    while (job := source.next()) is not None:
+        first.append(job)
+    assert len(first) == 4  # the preset and three even points
+    for job in first:
+        assert source.next() is None
+        source.ended(worked(job, Console(quiet=True), quiet=True))
+    assert source.next() is not None
+    assert source.next() is None
+
+
+def test_trials_that_diverge_are_told_and_those_refused_for_other_reasons_are_not_counted(
+    toy: str,  # noqa: F811
+    here: Path,
+) -> None:
+    wide = ["settings.lr=1e-2:1e2"]
+    made(planned(here, {**SEARCH, "labels": ["slip"], "ranges": wide}))
+    states = {each["values"]["settings.lr"] > 1: each["state"] for each in trials(here, "slip")}
+    assert states == {True: "diverged", False: "finished"}
+    path = planned(here, {**SEARCH, "labels": {"adambo": {"mood": "no data"}}})
+    source = making(path)
+    results = one_by_one(source, Console(file=io.StringIO())).each
+    assert {result.state for result in results} == {"failed"}
+    assert not (here / "results" / "search" / "auc-rnn" / "adambo.jsonl").exists()
+    assert source.lacking() == ["search/auc-rnn: 8 trials, of adambo"]
+
+
+def test_a_run_that_fails_is_not_filed_and_not_begun_twice(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**RUNS, "labels": {"slip": {"mood": "a fault"}, "adambo": {}}, "seeds": [0]})
+    source = making(path)
+    results = one_by_one(source, Console(file=io.StringIO())).each
+    assert [(result.job.label, result.state) for result in results] == [
+        ("paper/auc-rnn slip", "failed"), ("paper/auc-rnn adambo", "finished"),
+    ]  # fmt: skip
+    assert source.lacking() == ["paper/auc-rnn: 1 of 2 runs"]
+
+
+def test_a_run_that_diverges_is_a_record(toy: str, here: Path) -> None:  # noqa: F811
+    made(planned(here, {**RUNS, "values": {"settings.lr": 3.0}, "labels": ["slip"], "seeds": [0]}))
+    assert RunFolder.open(here / "results" / "paper" / "auc-rnn" / "slip-seed0").status["state"] == "diverged"
+
+
+def test_no_more_runs_of_an_entry_side_by_side_than_it_allows(toy: str, here: Path) -> None:  # noqa: F811
+    source = making(planned(here, {**RUNS, "at_once": 1}, {**RUNS, "runs": "tuned/auc-rnn"}))
+    jobs = [source.next() for _ in range(3)]
+    assert [job.label for job in jobs if job] == ["paper/auc-rnn slip", "tuned/auc-rnn slip", "tuned/auc-rnn adambo"]
+    assert jobs[0] is not None
+    source.ended(Result(jobs[0], "failed", "It is a test."))
+    following = source.next()
+    assert isinstance(following, Job)
+    assert following.label == "paper/auc-rnn adambo"
+
+
+def test_only_some_entries_and_nothing_after_a_time(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, RUNS, {**RUNS, "runs": "tuned/auc-rnn"})
+    assert made(path, begin_for=0.0) == []
+    assert {name.split()[0] for name in made(path, only=["tuned/"])} == {"tuned/auc-rnn"}
+
+
+def test_what_is_lacking_can_be_shown(toy: str, here: Path, capsys: Any) -> None:  # noqa: F811
+    path = planned(here, RUNS, SEARCH, TUNED)
+    assert main(["make", str(path), "--show"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "paper/auc-rnn: 4 of 4 runs",
+        "search/auc-rnn: 16 trials, of slip, adambo",
+        "tuned/auc-rnn: 4 of 4 runs, for 4 of which no search has chosen values",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({**RUNS, "runs": "papers/auc-rnn"}, "is no place for records. Did you mean 'paper/auc-rnn'?"),
+        ({**SEARCH, "search": "auc-rrn"}, "is no place for records. Did you mean 'auc-rnn'?"),
+        ({**RUNS, "search": "auc-rnn"}, "needs runs: or search:, and not both."),
+        ({**RUNS, "sed": 3}, "has 'sed', which is nothing of runs. Did you mean 'seeds'?"),
+        ({k: v for k, v in RUNS.items() if k != "seeds"}, "lacks seeds."),
+        ({**RUNS, "seeds": "all"}, "seeds='all' does not fit: give a list, each item a whole number."),
+        ({**RUNS, "labels": ["slipp"]}, "There is no algorithm 'slipp'. Did you mean 'slip'?"),
+        ({**RUNS, "values": {"widht": 3}}, "toy has no setting 'widht'. Did you mean 'width'?"),
+        ({**RUNS, "experiment": "toi"}, "There is no experiment 'toi'. Did you mean 'toy'?"),
+        ({**TUNED}, "is to have values that are chosen, but no search: auc-rnn has it."),
+        ({**SEARCH, "ranges": ["settings.lr=1:0.1"]}, "low is above 0 and below high"),
+        ({**SEARCH, "trials": 0}, "trials=0: give 1 or more."),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused_with_a_sentence(
+    toy: str,  # noqa: F811
+    here: Path,
+    entry: dict[str, Any],
+    said: str,
+) -> None:
+    path = planned(here, entry)
+    with pytest.raises(AdamboError) as error:
+        making(path)
+    assert said in str(error.value)
+
+
+def test_an_entry_that_stands_there_twice_is_refused(toy: str, here: Path) -> None:  # noqa: F811
+    with pytest.raises(AdamboError, match="stands there twice"):
+        making(planned(here, RUNS, RUNS))
+
+
+def test_processes_make_a_plan_and_a_second_call_goes_on(here: Path) -> None:
+    small = {"tasks": 10, "tasks_per_step": 5, "test_tasks": 5, "epochs": 400}
+    entry = {**RUNS, "experiment": "digits", "values": small, "labels": ["slip", "adambo"], "seeds": [0]}
+    path = planned(here, entry)
+    command = [sys.executable, "-m", "adambo.cli", "make", str(path), "--jobs", "2", "--work", "work"]
+    stopped = subprocess.run([*command, "--minutes", "0.12"], capture_output=True, text=True, timeout=100, check=False)
+    assert stopped.returncode == 1, stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert stopped.stdout == "paper/auc-rnn: 2 of 2 runs\n"
+    begun = [RunFolder.open(each.parent).status for each in (here / "work").glob("**/config.yaml")]
+    assert {status["state"] for status in begun} <= {"interrupted"}
+    for each in (here / "work").glob("**/config.yaml"):  # let the second call be short
+        each.write_text(each.read_text().replace("epochs: 400.0", "epochs: 1.0"))
+    planned(here, {**entry, "values": {**small, "epochs": 1}})
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (again.returncode, again.stdout) == (0, "Nothing is lacking.\n"), again.stderr
+    assert {run.path.name for run in RunFolder.find(["results"])} == {"slip-seed0", "adambo-seed0"}
