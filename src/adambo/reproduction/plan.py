@@ -9,7 +9,7 @@
   experiment: bert-trec
   values: {adapter: shared}
   labels: {slip: {}, adambo-50: {settings.lower_steps: 50}}
-  ranges: [settings.lr=1e-5:1]             # as for `adambo sweep`; else those of the experiment's preset file
+  ranges: [settings.lr=1e-5:1]             # as for `adambo sweep`, for algorithms that have it; else the preset file's
   trials: 16                               # the preset, `evenly` spread ones, and then as Optuna suggests
   evenly: 8
   epochs: 8                                # of a trial
@@ -33,6 +33,7 @@ import yaml
 from adambo.errors import ConfigError
 from adambo.experiments.configure import Configured, configure
 from adambo.experiments.presets import Range, laid_over, search_space
+from adambo.experiments.settings import fields as settings_of
 from adambo.experiments.sweep import parsed_range
 from adambo.experiments.values import fitted, nearest
 from adambo.reproduction.archive import PLACES
@@ -81,9 +82,12 @@ class Searches(Entry):
     ranges: list[str] = field(default_factory=list)
 
     def ranges_of(self, label: str) -> dict[str, Range]:
-        """What is varied: what the preset file has for the algorithm of the label, as far as it is said here."""
-        own = search_space(self.experiment, self.values_of(label)["algorithm"])
-        return {**own, **{key: range_ for key, range_ in map(parsed_range, self.ranges) if key in own}}
+        """What is varied: what the preset file has for its algorithm, and here what that algorithm can be given."""
+        algorithm = self.values_of(label)["algorithm"]
+        has = settings_of(algorithm)
+        given = dict(map(parsed_range, self.ranges))
+        mine = {key: range_ for key, range_ in given.items() if key.removeprefix("settings.").partition(".")[0] in has}
+        return {**search_space(self.experiment, algorithm), **mine}
 
 
 @dataclass(frozen=True)
