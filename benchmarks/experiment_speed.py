@@ -1,6 +1,7 @@
 """Milliseconds per step of an experiment at its full size, on whatever device there is.
 
     python benchmarks/experiment_speed.py bert-trec --algorithms adambo slip --precision bf16 --data-dir DATA
+    python benchmarks/experiment_speed.py --plan results/plan.yaml --data-dir DATA       # results/speed/
 
 The first steps are not timed. Steps are then timed as a run makes them, one after the other without waiting for the
 device, which is waited for at the end; five such stretches give the median. `--out FILE` adds a line of JSON for each.
@@ -13,6 +14,7 @@ import argparse
 import fcntl
 import json
 import logging
+import os
 import statistics
 import sys
 import time
@@ -20,13 +22,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from adambo.errors import AdamboError
 from adambo.experiments.catalogue import EXPERIMENTS
-from adambo.experiments.configure import configure, experiment_named
+from adambo.experiments.configure import Configured, configure, experiment_named
+from adambo.reproduction.plan import Plan, Runs
 from adambo.training.manifest import commit
 from adambo.training.workload import Workload
 
@@ -73,15 +76,93 @@ def stretch(workload: Workload, number: int, steps: int) -> float:
     return 1e3 * (time.perf_counter() - start) / steps
 
 
-def noted(file: str, record: dict[str, Any]) -> None:
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a") as out:
+def noted(file: Path, record: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
         out.write(json.dumps(record) + "\n")
+
+
+class Timed(NamedTuple):
+    """What is to be timed.
+
+    Attributes:
+        label: Its name in the file.
+        configured: Builds it.
+        out: The file; None: it is only printed.
+    """
+
+    label: str
+    configured: Configured
+    out: Path | None
+
+
+def given_ones(given: argparse.Namespace) -> list[Timed]:
+    """One per precision and algorithm."""
+    found = []
+    for precision in given.precision:
+        for algorithm in given.algorithms:
+            values = {"precision": precision, "compile": given.compile} | dict(item.split("=", 1) for item in given.set)
+            configured = configure(given.experiment, algorithm, given.preset, values)
+            found.append(Timed(given.label or algorithm, configured, Path(given.out) if given.out else None))
+    return found
+
+
+def planned_ones(given: argparse.Namespace) -> list[Timed]:
+    """Every label of the paper's settings and of the searches that no file beside the plan has in its precision.
+
+    What a search will choose has no bearing on how long a step takes, so it need not be known.
+    """
+    plan, found = Path(given.plan), {}
+    for entry in Plan.read(plan).entries:
+        part, _, case = entry.place.partition("/")
+        if not isinstance(entry, Runs) or part not in ("paper", "tuned"):
+            continue
+        for label in entry.labels:
+            configured = entry.configured(label, {})
+            one = Timed(label, configured, plan.parent / "speed" / f"{case}.jsonl")
+            if not is_known(one):
+                found.setdefault((case, label, configured.config.precision), one)
+    number, count = map(int, given.share.split("/"))
+    return list(found.values())[number - 1 :: count]
+
+
+def is_known(one: Timed) -> bool:
+    lines = one.out.read_text().splitlines() if one.out and one.out.exists() else []
+    known = {(line["label"], line["precision"]) for line in map(json.loads, lines)}
+    return (one.label, one.configured.config.precision) in known
+
+
+def measure(one: Timed, given: argparse.Namespace, device: str) -> None:
+    """Print a line, and add one to the file."""
+    config = one.configured.config
+    try:
+        workload = experiment_named(one.configured.experiment).build(config)
+        with alone(given.lock) if given.lock else nullcontext():
+            taken = milliseconds(workload, given.warm_up, given.steps)
+    except (AdamboError, torch.OutOfMemoryError) as error:
+        print(f"{one.configured.experiment} {one.label} {config.precision}: {error}", file=sys.stderr)
+        return
+    start = time.perf_counter()
+    workload.evaluate()
+    judged = time.perf_counter() - start
+    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    print(
+        f"{one.configured.experiment:15} {one.label:10} {config.precision} {taken:8.1f} ms/step, "
+        f"evaluation {judged:5.1f} s, {memory or 0:5.1f} GiB",
+        flush=True,
+    )
+    if one.out is not None:
+        record = {"label": one.label, "algorithm": config.algorithm, "ms_per_step": taken}
+        record |= {"steps_per_epoch": workload.steps_per_epoch, "memory_gib": memory, "precision": config.precision}
+        record |= {"commit": commit(), "device": device, "torch": torch.__version__}
+        noted(one.out, record | {"config": one.configured.values})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("experiment", choices=[name for name, each in EXPERIMENTS.items() if hasattr(each, "build")])
+    parser.add_argument(
+        "experiment", nargs="?", choices=[n for n, each in EXPERIMENTS.items() if hasattr(each, "build")]
+    )
     parser.add_argument("--algorithms", nargs="+", default=["adambo"])
     parser.add_argument("--preset")
     parser.add_argument("--precision", nargs="+", default=["fp32"])
@@ -91,42 +172,28 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--label", help="in the file, instead of the name of the algorithm")
     parser.add_argument("--out")
+    parser.add_argument(
+        "--plan", help="measure what this plan has and speed/ beside it lacks, instead of one experiment"
+    )
+    parser.add_argument(
+        "--share", default="1/1", metavar="K/N", help="with --plan: every N-th of them, from the K-th on"
+    )
     parser.add_argument("--lock")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="such as settings.lower_steps=50")
     given = parser.parse_args()
+    if (given.experiment is None) == (given.plan is None):
+        parser.error("name an experiment, or give --plan")
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)
+    if given.data_dir:
+        os.environ["ADAMBO_DATA"] = str(Path(given.data_dir).absolute())
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{given.experiment}, preset {given.preset or 'paper'}, {device}, torch {torch.__version__}")
-    for precision in given.precision:
-        for algorithm in given.algorithms:
-            values = {"precision": precision, "compile": given.compile, "data_dir": given.data_dir}
-            values |= dict(item.split("=", 1) for item in given.set)
-            try:
-                made = configure(given.experiment, algorithm, given.preset, values)
-                workload = experiment_named(given.experiment).build(made.config)
-                with alone(given.lock) if given.lock else nullcontext():
-                    taken = milliseconds(workload, given.warm_up, given.steps)
-            except (AdamboError, torch.OutOfMemoryError) as error:
-                print(f"{algorithm:9} {precision}: {error}", file=sys.stderr)
-                continue
-            start = time.perf_counter()
-            workload.evaluate()
-            judged = time.perf_counter() - start
-            memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-            print(
-                f"{algorithm:9} {precision} {taken:8.1f} ms/step, evaluation {judged:5.1f} s, {memory or 0:5.1f} GiB",
-                flush=True,
-            )
-            if given.out:
-                record = {"label": given.label or algorithm, "algorithm": algorithm, "ms_per_step": taken}
-                record |= {"steps_per_epoch": workload.steps_per_epoch, "memory_gib": memory, "precision": precision}
-                record |= {"commit": commit(), "device": device, "torch": torch.__version__}
-                noted(given.out, record | {"config": made.values})
-            del workload
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
+    print(f"{device}, torch {torch.__version__}")
+    for one in planned_ones(given) if given.plan else given_ones(given):
+        measure(one, given, device)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":
