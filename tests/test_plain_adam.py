@@ -18,7 +18,7 @@ def losses_by_hand(workload, name, number):
     """The loss of step `number`, from the network itself."""
     (batch,) = workload.draw(number).upper
     if name == "cancer-auc":
-        outputs = workload.encoder(workload._halves[0].take(batch.inputs))
+        outputs = workload.encoder(workload._levels[0].take(batch.inputs))
         return F.binary_cross_entropy_with_logits(outputs + workload.variables.b, batch.positive)
     outputs = workload.encoder(workload.splits["train"].inputs.take(batch.inputs))
     weight, bias = (part[0] for part in workload.heads)

@@ -171,6 +171,29 @@ def test_at_the_lower_solution_of_auc_the_hypergradient_is_the_plain_gradient():
         assert torch.allclose(whole, plain)
 
 
+def test_with_other_data_below_the_auc_problem_rewards_that_the_two_differ():
+    """Φ = f_u(x, α_l*) is the AUC loss of the upper data, max over α of f_u, minus p(1−p)(α_l* − α_u*)²."""
+    p, upper, lower = 0.8, auc_batch(8, 2), auc_batch(16, 4)  # whose shares of positives are p
+    problem, network, variables = auc_problem(p)
+
+    def gap(batch):  # α* of a batch
+        scores = network(batch.inputs).sigmoid().flatten()
+        return scores[batch.positive == 0].mean() - scores[batch.positive == 1].mean()
+
+    def upper_loss(alpha):
+        scores = network(upper.inputs).sigmoid().flatten()
+        return auc_loss(scores, upper.positive, variables.a, variables.b, alpha, p)
+
+    objective = upper_loss(gap(upper)) - p * (1 - p) * (gap(lower) - gap(upper)).square()
+    assert upper_loss(gap(lower)).item() == pytest.approx(objective.item(), abs=1e-12)
+    expected = torch.autograd.grad(objective, [*network.parameters(), variables.a, variables.b])
+    with torch.no_grad():
+        variables.alpha.copy_(gap(lower))  # y*(x)
+    point = problem.at(adambo.Draw(upper=(upper,), cross=(lower,), hessian=(lower,)))
+    for found, known in zip(point.hypergradient(adambo.Exact().solve(point, point.f_y)), expected, strict=True):
+        torch.testing.assert_close(found, known, rtol=1e-9, atol=1e-12)
+
+
 def test_joined_batches_of_auc_make_the_same_steps_with_two_calls_of_the_network():
     batches = [Examples(torch.randn(n, 3), (torch.rand(n) < 0.7).double()) for n in (6, 5, 7, 4, 6, 8)]
     start, ends, calls = nn.Linear(3, 1).state_dict(), [], []

@@ -164,8 +164,8 @@ def test_auc_is_that_of_the_whole_split_by_scikit_learn():
 
 def test_the_share_of_positives_in_the_loss_is_that_of_the_training_data():
     workload = built("cancer-auc", positive_share=0.8)
-    chosen = torch.cat([group for half in workload._halves for group in half.groups])
-    assert workload.p == pytest.approx(float(workload._halves[0].positive[chosen].mean()))
+    chosen = torch.cat([group for part in workload._training for group in part.groups])
+    assert workload.p == pytest.approx(float(workload._levels[0].positive[chosen].mean()))
     assert workload.p == pytest.approx(0.8, abs=0.01)
 
 
@@ -269,8 +269,8 @@ def test_plain_adam_has_nothing_to_warm_up(name):
 
 
 def test_plain_adam_learns_from_both_halves():
-    workload = built("cancer-auc", "adam")
-    lower, upper = (set(torch.cat(half.groups).tolist()) for half in workload._halves)
+    workload = built("cancer-auc", "adam", levels="halves")
+    lower, upper = (set(torch.cat(half.groups).tolist()) for half in workload._levels)
     seen = set()
     for number in range(30):
         seen |= set(workload.draw(number).upper[0].inputs.tolist())
@@ -279,19 +279,50 @@ def test_plain_adam_learns_from_both_halves():
     assert seen <= lower | upper
 
 
+@pytest.mark.parametrize("algorithm", ["adambo", "saba", "vrbo", "adam"])
+def test_both_levels_draw_from_the_same_data_and_never_the_same_batch(algorithm):
+    workload, in_halves = (built("cancer-auc", algorithm, levels=levels) for levels in ("same", "halves"))
+    lower, upper = (set(torch.cat(level.groups).tolist()) for level in workload._levels)
+    assert lower == upper == set().union(*(torch.cat(half.groups).tolist() for half in in_halves._levels))
+    assert workload.steps_per_epoch == in_halves.steps_per_epoch
+    assert workload.p == in_halves.p
+    workload.begin()
+    draw = workload.draw(3)
+    batches = [batch for role in ("upper", "lower", "cross") for batch in getattr(draw, role) if batch is not None]
+    assert all(set(batch.inputs.tolist()) <= lower for batch in batches)
+    if algorithm in ("adambo", "vrbo"):
+        assert len({tuple(batch.inputs.tolist()) for batch in batches}) == len(batches)
+    assert workload.evaluate()["train"] == pytest.approx(in_halves_of(workload)["train"], abs=1e-6)
+
+
+def in_halves_of(workload):
+    """The scores if training data were judged in two parts."""
+    (split,) = workload._training
+    (numbers,) = split.groups
+    workload._training = [split._replace(groups=[part]) for part in numbers.tensor_split(2)]
+    return workload.evaluate()
+
+
 def test_upper_batches_come_from_one_half_and_lower_ones_from_the_other():
-    workload = built("cancer-auc")
-    lower, upper = (set(torch.cat(half.groups).tolist()) for half in workload._halves)
+    workload = built("cancer-auc", levels="halves")
+    lower, upper = (set(torch.cat(half.groups).tolist()) for half in workload._levels)
     draw = workload.draw(0)
     for role, half in (("upper", upper), ("lower", lower), ("cross", lower), ("hessian", lower)):
         for batch in getattr(draw, role):
             assert set(batch.inputs.tolist()) <= half
 
 
+def test_halves_are_judged_apart_too():
+    scores = built("cancer-auc", levels="halves").evaluate()
+    assert set(scores) == {"train", "test", "lower half", "upper half"}
+    assert set(built("cancer-auc").evaluate()) == {"train", "test"}
+    assert scores["lower half"] != scores["upper half"]
+
+
 def test_a_batch_of_examples_is_what_its_numbers_stand_for():
     workload = built("cancer-auc")
     batch = workload.draw(0).upper[0]
-    half = workload._halves[1]
+    half = workload._levels[1]
     assert torch.equal(batch.positive, half.positive[batch.inputs])
     expected = workload.encoder(half.take(batch.inputs)).sigmoid()
     torch.testing.assert_close(workload.solver.problem.encoder(batch)[:, 0], expected)
@@ -409,7 +440,7 @@ def test_the_validation_split_of_tweets_takes_nothing_from_training(monkeypatch)
     assert len(validation) == 0.05 * 61_817 // 1 + 1
     assert not set(train) & set(validation)
     assert with_it.p == without.p
-    for one, other in zip(with_it._halves, without._halves, strict=True):
+    for one, other in zip(with_it._levels, without._levels, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.groups, other.groups, strict=True))
     share = with_it._judged["validation"].positive.mean().item()
     assert 0.45 < share < 0.55  # as in the data, not as in training

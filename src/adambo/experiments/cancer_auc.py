@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from adambo.data.imbalance import halves, imbalanced, stratified
+from adambo.data.imbalance import imbalanced, stratified
 from adambo.data.tasks import split_indices
 from adambo.experiments.config import CancerAucConfig
-from adambo.experiments.deep_auc import DeepAuc, Split
+from adambo.experiments.deep_auc import DeepAuc, Split, drawn_from
 from adambo.experiments.solver_workload import Encoder, prepare_device
 from adambo.sources import key_of
 
@@ -37,7 +37,7 @@ def build(config: CancerAucConfig) -> DeepAuc:
     def split(indices: list[int]) -> Split:
         return Split(lambda numbers: inputs[numbers.to(device, non_blocking=True)], positive, [torch.tensor(indices)])
 
-    lower, upper = (split(half) for half in halves(training, labels, key_of(config.seed, "halves")))
+    lower, upper = (split(part) for part in drawn_from(config, training, labels))
     judged = {"validation": split([train[k] for k in held_out])} if held_out else {}
     judged["test"] = split(test)
 

@@ -217,6 +217,8 @@ class AucConfig(RunConfig):
 
     positive_share: float = 0.9
     """p, the share of positives in the training data."""
+    levels: Literal["same", "halves"] = "halves"
+    """Both draw from all training data (the paper's formula), or each from a half of it (the authors' AccBO code)."""
     batch_size: int = 32
     """Examples in a batch."""
     snapshot_batch: int = 64

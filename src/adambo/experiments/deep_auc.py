@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adambo.algorithms import Algorithm
+from adambo.data.imbalance import halves
 from adambo.draw import Draw
 from adambo.errors import ConfigError
 from adambo.experiments.config import AucConfig
@@ -18,6 +19,7 @@ from adambo.experiments.settings import build_solver
 from adambo.experiments.solver_workload import LARGER, Encoder, StreamWorkload, reference_draw
 from adambo.problem import EncoderHeadProblem
 from adambo.problems.deep_auc import AucVariables, Examples, auc_loss, deep_auc
+from adambo.sources import key_of
 from adambo.stream import draws
 from adambo.training.metrics import auroc
 from adambo.training.workload import Scores
@@ -33,6 +35,10 @@ class Split(NamedTuple):
     positive: Tensor  # on the device
     groups: list[Tensor]  # all numbers, those of similar length together; on the host
 
+    @property
+    def size(self) -> int:
+        return sum(len(group) for group in self.groups)
+
     def of_any_length(self) -> Split:
         return self._replace(groups=[torch.cat(self.groups)])
 
@@ -42,12 +48,12 @@ class Split(NamedTuple):
 
 
 class DeepAuc(StreamWorkload):
-    """One epoch is as many steps as one pass over the lower level's half of the training data takes.
+    """One epoch is as many steps as draw all training data once, a batch for each level.
 
     Args:
         config: Of the run.
         encoder: inputs -> the last logit, one number per example.
-        lower, upper: The halves of the training data, parts of one table.
+        lower, upper: What the levels draw from, parts of one table; see `drawn_from`.
         judged: Further splits, "test" among them.
         p: Share of positives in the training data.
         device: Where the run computes.
@@ -65,16 +71,17 @@ class DeepAuc(StreamWorkload):
         p: float,
         device: torch.device,
     ) -> None:
-        self.encoder, self._halves, self._judged, self.p = encoder, (lower, upper), judged, p
+        self.encoder, self._levels, self._judged, self.p = encoder, (lower, upper), judged, p
+        self._training = [lower] if config.levels == "same" else [lower, upper]
         self.variables = AucVariables().to(device)
         self._score = torch.sigmoid if config.score == "sigmoid" else _unchanged
         self._margin = config.margin
         size = config.batch_size
-        _refuse_large_batches(config, min(sum(map(len, half.groups)) for half in self._halves))
+        _refuse_large_batches(config, min(level.size for level in self._levels))
         solver: Algorithm
         if config.algorithm == "adam":
             solver = PlainAdam(self._cross_entropy(), **config.settings)
-            self._stream = draws(self._from_both(lower, upper, size), lambda _: None, solver.needs, config.seed)
+            self._stream = draws(self._from_all(2 * size), lambda _: None, solver.needs, config.seed)
         else:
             problem = deep_auc(
                 lambda examples: self._score(encoder(lower.take(examples))),
@@ -97,11 +104,11 @@ class DeepAuc(StreamWorkload):
                 drawn(lower.of_any_length(), config.snapshot_batch),
             )
             self._stream = draws(above, below, solver.needs, config.seed, snapshot=None if slots else large)
-        steps = -(-sum(len(group) for group in lower.groups) // size)
+        steps = -(-lower.size // (size * (2 if config.levels == "same" else 1)))
         super().__init__(config, solver, steps_per_epoch=steps, metric="auc")
 
     def reference(self) -> Draw:
-        lower, upper = (drawn(half.of_any_length(), LARGER * self.config.batch_size) for half in self._halves)
+        lower, upper = (drawn(level.of_any_length(), LARGER * self.config.batch_size) for level in self._levels)
         return reference_draw(self.config.seed, upper, lower)
 
     def _cross_entropy(self) -> EncoderHeadProblem:
@@ -112,22 +119,24 @@ class DeepAuc(StreamWorkload):
             return nn.functional.binary_cross_entropy_with_logits(logits, batch.positive)
 
         return EncoderHeadProblem(
-            lambda batch: self.encoder(self._halves[0].take(batch.inputs)),
+            lambda batch: self.encoder(self._levels[0].take(batch.inputs)),
             loss,
             loss,
             self.encoder.network,
             [self.variables.b],
         )
 
-    @staticmethod
-    def _from_both(lower: Split, upper: Split, size: int) -> Callable[[torch.Generator], Examples]:
-        """Batches of the same size as one of each level's together, from all training data."""
-        return drawn(lower._replace(groups=[*lower.groups, *upper.groups]), 2 * size)  # parts of one table
+    def _from_all(self, size: int) -> Callable[[torch.Generator], Examples]:
+        """Batches of all training data, whose parts are those of one table."""
+        groups = [group for part in self._training for group in part.groups]
+        return drawn(self._training[0]._replace(groups=groups), size)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:
-        both = {"train": list(self._halves)}
-        return {name: self._judge(parts) for name, parts in (both | {k: [v] for k, v in self._judged.items()}).items()}
+        splits = {"train": self._training} | {name: [split] for name, split in self._judged.items()}
+        if len(self._training) > 1:  # two halves, which may be driven apart
+            splits |= {"lower half": [self._training[0]], "upper half": [self._training[1]]}
+        return {name: self._judge(parts) for name, parts in splits.items()}
 
     def _judge(self, parts: Sequence[Split]) -> dict[str, float]:
         """AUC over whole splits, not a mean over batches."""
@@ -144,6 +153,18 @@ class DeepAuc(StreamWorkload):
         else:
             loss = auc_loss(s, c, a, b, alpha, self.p, self._margin)
         return {"auc": auroc(s, c.long()), "loss": loss.item()}
+
+
+def drawn_from(config: AucConfig, training: list[int], labels: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The examples of the lower and of the upper level.
+
+    In the paper both have the same expectation. With a half for each, Φ is f of the upper half at the alpha* of the
+    lower one: the AUC loss of the upper half *minus* p(1−p)(alpha* of the lower − alpha* of the upper half)². Whoever
+    minimises that well drives the halves apart (docs/design/0009).
+    """
+    if config.levels == "same":
+        return training, training
+    return halves(training, labels, key_of(config.seed, "halves"))
 
 
 def drawn(split: Split, size: int) -> Callable[[torch.Generator], Examples]:

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from adambo.data.files import data_folder
-from adambo.data.imbalance import halves, imbalanced, left_out, stratified
+from adambo.data.imbalance import imbalanced, left_out, stratified
 from adambo.data.labelled import Labelled
 from adambo.data.sentiment140 import read_sentiment140
 from adambo.data.sequences import Sequences
 from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
-from adambo.experiments.deep_auc import DeepAuc, Split
+from adambo.experiments.deep_auc import DeepAuc, Split, drawn_from
 from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
 from adambo.models.recurrent import SentenceRNN
 from adambo.models.transformer import ScoreHead, SentenceTransformer
@@ -53,7 +53,7 @@ def build(config: TweetAucConfig) -> DeepAuc:
         count = max(1, min(config.length_buckets, len(indices) // (2 * config.batch_size)))  # a group fills a batch
         return Split(train_table.take, train_positive, train_table.buckets(torch.tensor(indices), count))
 
-    lower, upper = (split(half) for half in halves(training, train.labels, key_of(config.seed, "halves")))
+    lower, upper = (split(part) for part in drawn_from(config, training, train.labels))
 
     def whole(tweets: Labelled) -> Split:
         rows, positive = table(tweets)

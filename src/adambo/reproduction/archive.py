@@ -9,12 +9,13 @@ results/speed/CASE.jsonl                             {"label": ..., "ms_per_step
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from adambo.errors import RunError
+from adambo.experiments.catalogue import EXPERIMENTS, Experiment
 from adambo.report.curves import OF_THE_ALGORITHM, Curve, Group, by_size, differing, inferred_metric
 from adambo.report.palette import ALGORITHMS, styles
 from adambo.report.records import Record, number, shown
@@ -128,7 +129,7 @@ class Archive:
         runs: dict[str, list[Record]] = {}
         left_out = []
         for path in sorted(config.parent for config in folder.glob("*/config.yaml")):
-            record, label = Record.read(RunFolder.open(path)), label_of(path)
+            record, label = completed(Record.read(RunFolder.open(path))), label_of(path)
             if shown(record.seed) != seed_of(path):
                 raise RunError(f"{path} holds a run with the seed {shown(record.seed)}: give the folder that name.")
             if label in ALGORITHMS and label != record.algorithm:
@@ -163,6 +164,15 @@ class Archive:
             if not isinstance(line.get("label"), str) or not (number(line.get("ms_per_step")) or 0) > 0:
                 raise RunError(f"{path} is damaged: every line needs a label and ms_per_step, a number above 0.")
         return speeds
+
+
+def completed(record: Record) -> Record:
+    """With the default of every field that the experiment has got since the run was made: what runs did before."""
+    experiment = EXPERIMENTS.get(record.experiment)
+    if not isinstance(experiment, Experiment):
+        return record
+    defaults = {each.name: each.default for each in fields(experiment.config) if each.default is not MISSING}
+    return replace(record, config=defaults | record.config)
 
 
 def timed(record: Record, ms_per_step: float | None) -> Record:
