@@ -43,6 +43,7 @@ def write(
     case: str = CASE,
     state: str = "finished",
     settings: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
     chance: float = 0.5,
     train: float = 0.9,
 ) -> Path:
@@ -56,7 +57,7 @@ def write(
         evaluations=[evaluation(epoch, train, test, seconds=1000.0 * epoch) for epoch, test in enumerate(tests)],
         state=state,
         reason="The loss is NaN." if state == "diverged" else "",
-        config={"precision": "tf32", "settings": {"lr": 0.01, "eps": 1e-8, **(settings or {})}},
+        config={"precision": "tf32", "settings": {"lr": 0.01, "eps": 1e-8, **(settings or {})}, **(more or {})},
         sources=dict.fromkeys((f"settings.{key}" for key in settings or {}), "given"),
         manifest={"experiment": {"metric": "accuracy", "chance": chance}},
     )
@@ -606,6 +607,13 @@ def test_an_effect_is_a_difference_to_the_reference_of_its_algorithm() -> None:
     write("slip", 0, [0.5, 0.6])  # at the paper's settings
     assert table("effects")[2]["difference"] == "+0.1000"
     assert "The reference of slip is its run at the paper's settings" in notes("effects")
+
+
+def test_a_run_that_is_older_than_a_setting_has_its_default() -> None:
+    write("slip", 0, [0.5, 0.6], more={"fine_tune_steps": 5})  # the default is 3
+    write("slip-older", 0, [0.5, 0.7], kind="effects")
+    (older,) = table("effects")
+    assert older["what differs"] == "fine_tune_steps=3"
 
 
 def test_the_monitor_has_final_values_and_first_warnings() -> None:
