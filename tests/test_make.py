@@ -98,7 +98,7 @@ def test_records_of_other_runs_are_refused(toy: str, here: Path) -> None:  # noq
 def test_a_search_has_as_many_trials_for_all_and_its_choice_is_run(toy: str, here: Path) -> None:  # noqa: F811
     path = planned(here, SEARCH, TUNED)
     names = made(path)
-    assert sum("trial" in name for name in names) == 2 * (6 + 2)
+    assert sum("trial" in name for name in names) == 2 * (6 + 2)  # two of them made again, the preset being one
     assert names[-4:] == [
         f"tuned/auc-rnn {label} seed {seed}" for seed in (0, 1) for label in ("slip", "adambo")
     ]  # fmt: skip
@@ -106,8 +106,8 @@ def test_a_search_has_as_many_trials_for_all_and_its_choice_is_run(toy: str, her
         first, again = trials(here, label)[:6], trials(here, label)[6:]
         assert {each["epoch"] for each in first} == {0.5}
         assert {each["epoch"] for each in again} == {1.0}
-        best = sorted(first, key=lambda each: -each["score"])[:2]
-        assert [each["trial"] for each in again] == [each["trial"] for each in best]
+        best = max(first[1:], key=lambda each: each["score"])
+        assert {each["trial"] for each in again} == {0, best["trial"]}
         won = max(again, key=lambda each: each["score"])["values"]
         for seed in (0, 1):
             run = RunFolder.open(here / "results" / "tuned" / "auc-rnn" / f"{label}-seed{seed}")
@@ -258,3 +258,80 @@ def test_processes_make_a_plan_and_a_second_call_goes_on(here: Path) -> None:
     again = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (again.returncode, again.stdout) == (0, "Nothing is lacking.\n"), again.stderr
     assert {run.path.name for run in RunFolder.find(["results"])} == {"slip-seed0", "adambo-seed0"}
+
+
+def record(label: str, *trials: dict[str, Any]) -> None:
+    path = Path("results/search/auc-rnn") / f"{label}.jsonl"
+    first = path.read_text().splitlines()[0]
+    path.write_text("".join(f"{line}\n" for line in [first, *map(json.dumps, trials)]))
+
+
+def test_what_diverges_at_full_length_is_not_chosen_and_the_next_best_is_tried(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**SEARCH, "labels": ["slip"]}, {**TUNED, "labels": ["slip"]})
+    made(path)
+    first = [each for each in trials(here, "slip") if not each.get("again")]
+    ranked = sorted(first[1:], key=lambda each: -each["score"])
+    fallen = [{**each, "again": True, "state": "diverged", "score": None} for each in (first[0], ranked[0])]
+    record("slip", *first, *fallen)
+    shutil.rmtree(here / "results" / "tuned")
+    made(path)
+    again = [each["trial"] for each in trials(here, "slip") if each.get("again")]
+    assert again == [0, ranked[0]["trial"], ranked[1]["trial"], ranked[2]["trial"]]
+    run = RunFolder.open(here / "results" / "tuned" / "auc-rnn" / "slip-seed0")
+    assert run.config["settings"]["lr"] == max(ranked[1:3], key=lambda each: each["score"])["values"]["settings.lr"]
+    everything = [{**each, "again": True, "state": "diverged", "score": None} for each in first]
+    record("slip", *first, *everything)
+    shutil.rmtree(here / "results" / "tuned")
+    assert made(path) == []
+    assert making(path).lacking() == ["tuned/auc-rnn: 2 of 2 runs, for 2 of which no search has chosen values"]
+
+
+def test_a_trial_that_is_recorded_twice_counts_once(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**SEARCH, "labels": ["slip"]})
+    made(path)
+    first = trials(here, "slip")[:3]
+    record("slip", *first, *first)
+    assert making(path).lacking() == ["search/auc-rnn: 5 trials, of slip"]
+    made(path)
+    assert [each["trial"] for each in trials(here, "slip")[6:9]] == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epochs": 1.5}, "another epochs"),
+        ({"values": {"width": 4}}, "another width"),
+        ({"ranges": ["settings.lr=1e-5:1"]}, "another ranges"),
+    ],
+)
+def test_a_record_of_another_search_is_refused(toy: str, here: Path, change: dict[str, Any], said: str) -> None:  # noqa: F811
+    made(planned(here, SEARCH))
+    with pytest.raises(RunError, match=said):
+        making(planned(here, {**SEARCH, **change})).lacking()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]\n", '{"about": {}}\n'])
+def test_a_damaged_record_of_a_search_is_named(toy: str, here: Path, content: str) -> None:  # noqa: F811
+    path = planned(here, SEARCH)
+    made(path)
+    (here / "results/search/auc-rnn/slip.jsonl").write_text(content)
+    with pytest.raises(RunError, match=r"slip\.jsonl is"):
+        making(path).lacking()
+
+
+def test_a_run_that_diverged_and_was_not_filed_is_filed_by_the_next_call(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**RUNS, "values": {"settings.lr": 3.0}, "labels": ["slip"], "seeds": [0]})
+    job = making(path).next()
+    assert job is not None
+    assert worked(job, Console(quiet=True), quiet=True).state == "diverged"  # and then the process was killed
+    assert len(made(path)) == 1
+    assert RunFolder.open(here / "results" / "paper" / "auc-rnn" / "slip-seed0").status["state"] == "diverged"
+
+
+def test_a_folder_of_another_run_stops_only_its_own_job(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, {**RUNS, "values": {"width": 4}})
+    job = making(path).next()
+    assert job is not None
+    worked(job, Console(quiet=True), quiet=True)
+    assert len(made(planned(here, RUNS))) == 3
+    assert making(path).lacking() == ["paper/auc-rnn: 1 of 4 runs"]

@@ -45,8 +45,7 @@ def make(words: Sequence[str], out: Console, err: Console) -> int:
     making = Making(Plan.read(path), path.parent, work, err, own["only"], begin_for, command)
     if not own["show"]:
         making.refuse_missing_data()
-        work.mkdir(parents=True, exist_ok=True)
-        with lock.held(work / "lock", f"the plan {path}"):
+        with lock.held(path.parent / "lock", f"the plan {path}"):
             results = side_by_side(making, own["jobs"], end)
         if results.signal is not None:
             return 128 + results.signal

@@ -51,7 +51,7 @@ def finalists(trials: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
         [2, 3]
     """
     first = [trial for trial in trials if not trial.get("again") and trial["score"] is not None]
-    return sorted(first, key=lambda trial: -trial["score"])[:count]
+    return sorted(first, key=lambda trial: (-trial["score"], trial["trial"]))[:count]
 
 
 def best_again(search: Search, given: Mapping[str, Any], epochs: float) -> str | None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adambo.errors import RunError
 from adambo.experiments.configure import Configured
-from adambo.experiments.presets import Range
+from adambo.experiments.presets import Range, laid_over
 from adambo.experiments.runner import data_files
 from adambo.training.manifest import manifest
 from adambo.training.run_folder import RunFolder
@@ -21,15 +22,17 @@ class TrialRecord:
         self, file: Path, base: Configured, ranges: Mapping[str, Range], objective: str, command: Sequence[str]
     ) -> None:
         self._file = file
-        if not self._file.exists():
-            about = {
-                "experiment": base.experiment,
-                "algorithm": base.config.algorithm,
-                "preset": base.preset,
-                "config": {key: value for key, value in base.values.items() if key != "data_dir"},
-                "ranges": dict(ranges),
-                "objective": objective,
-            }
+        about = {
+            "experiment": base.experiment,
+            "algorithm": base.config.algorithm,
+            "preset": base.preset,
+            "config": {key: value for key, value in base.values.items() if key != "data_dir"},
+            "ranges": dict(ranges),
+            "objective": objective,
+        }
+        if self._file.exists():
+            self._refuse_another(about)
+        else:
             self._write({"about": about, "manifest": manifest(data_files(base), command)})
 
     def add(
@@ -50,8 +53,31 @@ class TrialRecord:
 
     def read(self) -> list[dict[str, Any]]:
         """All trials, in the order in which they ended."""
-        _, *lines = self._file.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return self._lines()[1:]
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            lines = [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise RunError(f"{self._file} is damaged, it is no file of JSON lines: {error}.") from error
+        if not lines or not all(isinstance(line, dict) for line in lines):
+            raise RunError(
+                f"{self._file} is damaged: every line is a JSON object, and the first says what is searched."
+            )
+        return lines
+
+    def _refuse_another(self, about: dict[str, Any]) -> None:
+        """Refuse a record of a search for something else: its trials cannot be compared with ours."""
+        there, here = self._lines()[0].get("about"), json.loads(json.dumps(about))
+        parts = there if isinstance(there, dict) else {}
+        other = [key for key in here if key != "config" and parts.get(key) != here[key]]
+        then, now = (laid_over({}, part.get("config") or {}) for part in (parts, here))
+        # One that is older than a setting has its default; where runs are made is no part of what they are.
+        other += [key for key in now if key not in ("device", "threads") and key in then and then[key] != now[key]]
+        if other:
+            raise RunError(
+                f"{self._file} is the record of a search with another {other[0]}. Move it away, or search as it did."
+            )
 
     def _write(self, record: Mapping[str, Any]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -21,7 +22,10 @@ from adambo.experiments import runner
 from adambo.experiments.configure import Configured
 from adambo.experiments.lines import show_warnings_on
 from adambo.training.loop import Outcome
+from adambo.training.run_folder import RunFolder
 from adambo.training.stop_signals import StopSignals
+
+PATIENCE = 60.0  # seconds for the last step and a checkpoint of a run that is stopped
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,9 @@ def worked(job: Job, console: Console, quiet: bool) -> Result:
     """Make the run or go on with it; whatever happens becomes a result."""
     try:
         if (job.folder / "config.yaml").exists():
+            status = RunFolder.open(job.folder).status
+            if status["state"] == "diverged":  # it would do so again
+                return Result(job, "diverged", status["reason"])
             data_dir = job.configured.config.data_dir
             outcome: Outcome = runner.resume(job.folder, console, quiet=quiet, data_dir=data_dir)
         else:
@@ -143,6 +150,11 @@ class _Worker:
         if self.process.pid is not None and self.process.is_alive():
             os.kill(self.process.pid, signal.SIGTERM)
 
+    def wait(self) -> None:
+        """Until what it was doing when it was stopped has ended."""
+        if self.job is not None:
+            wait([self.pipe, self.process.sentinel], timeout=PATIENCE)
+
 
 def _likely(code: int | None) -> str:
     return ", as when memory runs out" if code == -signal.SIGKILL else ""
@@ -174,13 +186,17 @@ def side_by_side(source: Source, count: int, seconds: float | None = None) -> Re
                 for pipe in wait(list(busy), timeout=0.2):
                     worker = busy[pipe]  # type: ignore[index]
                     result = worker.result(stopped)
-                    if worker.job is not None:  # it has died
-                        workers.remove(worker)
+                    died = worker.job is not None
+                    if died or (result.state == "failed" and result.refused is None):
+                        workers.remove(worker)  # after a fault of CUDA, say, every further run in it would fail
+                        worker.stop()
                     results.each.append(replace(result, signal=None))
                     source.ended(result)
         finally:
             for worker in workers:
                 worker.stop()
+            for worker in workers:
+                worker.wait()
 
 
 def _serve(pipe: Connection) -> None:
@@ -193,7 +209,10 @@ def _serve(pipe: Connection) -> None:
         try:
             job = pipe.recv()
             show_warnings_on(silent, f"{job.name}: ")
-            pipe.send(worked(job, silent, quiet=True))
+            result = worked(job, silent, quiet=True)
+            gc.collect()
+            torch.cuda.empty_cache()  # others share the device; without one, this does nothing
+            pipe.send(result)
         except (EOFError, OSError):  # nobody asks any more; what a run raises is in its result
             return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adambo.experiments.catalogue import AUC, HYPER_REPRESENTATION
+from adambo.experiments.catalogue import AUC, HYPER_REPRESENTATION, META_LEARNERS
 from adambo.report.curves import Curve
 from adambo.reproduction.archive import CASES, STUDIED, Archive, Case
 from adambo.reproduction.arrival import threshold
@@ -99,11 +99,14 @@ def baselines(case: str) -> list[str]:
     """Those that the paper compares AdamBO with.
 
     Example:
-        >>> baselines("auc-rnn")[:3], len(baselines("auc-rnn")), len(baselines("bert-trec-shared"))
-        (['stocbio', 'ttsa', 'saba'], 9, 8)
+        >>> baselines("auc-rnn")[:3], len(baselines("auc-rnn"))
+        (['stocbio', 'ttsa', 'saba'], 9)
+        >>> len(baselines("rnn-snli-shared")), len(baselines("rnn-snli-per-task"))
+        (8, 6)
     """
     compared = AUC if case.startswith("auc-") else HYPER_REPRESENTATION
-    return [name for name in compared if name != METHOD]
+    one_head = META_LEARNERS if case.endswith("-per-task") else ()  # which have no such formulation
+    return [name for name in compared if name != METHOD and name not in one_head]
 
 
 def verdict(paper: State, fair: State) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from adambo.errors import RunError
+from adambo.errors import AdamboError, RunError
 from adambo.experiments import runner
 from adambo.experiments.compare import refuse_other_runs
 from adambo.experiments.lines import line
@@ -81,16 +81,24 @@ class Making:
         for part in self._parts:
             if sum(owner is part for owner in self._owners.values()) == part.entry.at_once:
                 continue
-            job = part.next()
-            if job is not None:
-                refuse_other_runs([job])  # one that is gone on with
+            while (job := part.next()) is not None:
+                try:
+                    refuse_other_runs([job])  # one that is gone on with
+                except RunError as error:  # others go on
+                    part.ended(Result(job, "failed", str(error)))
+                    line(self._console, f"{job.name}: failed. {error}")
+                    continue
                 self._owners[job.folder] = part
                 return job
         return None
 
     def ended(self, result: Result) -> None:
-        self._owners.pop(result.job.folder).ended(result)
-        line(self._console, f"{result.job.name}: {result.state}. {result.reason}")
+        said = f"{result.state}. {result.reason}"
+        try:
+            self._owners.pop(result.job.folder).ended(result)
+        except (AdamboError, OSError) as error:
+            said = f"{result.state}, but it could not be filed. {error}"
+        line(self._console, f"{result.job.name}: {said}")
 
     def lacking(self) -> list[str]:
         """A line for each entry of which something is to be made."""

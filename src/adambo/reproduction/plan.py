@@ -23,6 +23,7 @@ The algorithm of a label is its own `algorithm`, else that of the entry, else th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -157,6 +158,11 @@ def _entry(content: dict[str, Any], where: str) -> Runs | Searches:
         if not isinstance(rest.get(name, {}), dict):
             raise ConfigError(f"{where}: {name} are names with values.")
     rest["labels"] = {label: dict(own or {}) for label, own in rest["labels"].items()}
+    for label in rest["labels"]:
+        if not re.fullmatch(r"[\w.-]+", str(label)):
+            raise ConfigError(
+                f"{where}: the label {label!r} names a folder: give it letters, digits, '.', '_' and '-'."
+            )
     forms = get_type_hints(form)
     for name in set(rest) - {"labels", "values"}:
         rest[name] = fitted(rest[name], forms[name], f"{where}: {name}")

@@ -51,6 +51,7 @@ class PlannedSearch:
         check_ranges(self._search)
         first = preset_point(self._search)
         points = even_points(self._search, entry.evenly, SEED)
+        self._has_preset = first is not None
         self._first_points = [*([] if first is None else [first]), *points][: entry.trials]
         self._running: dict[str, tuple[int, dict[str, Any]]] = {}
         self._begun: set[str] = set()  # which are not begun a second time, however they end
@@ -92,8 +93,12 @@ class PlannedSearch:
         return None
 
     def _to_make_again(self, first: list[dict[str, Any]], again: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The preset and then the best, until `again` of them have come to their end: short runs can mislead."""
+        ranked = finalists(first, len(first))
+        ranked.sort(key=lambda trial: not (self._has_preset and trial["trial"] == 0))
         done = {trial["trial"] for trial in again}
-        return [trial for trial in finalists(first, self._entry.again) if trial["trial"] not in done]
+        lacking = self._entry.again - sum(trial["score"] is not None for trial in again)
+        return [trial for trial in ranked if trial["trial"] not in done][: max(0, lacking)]
 
     def ended(self, result: Result) -> None:
         """File a trial; one that was interrupted, or failed for no fault of its settings, is left to a later call."""
@@ -149,9 +154,12 @@ class PlannedSearch:
         return self._record().read() if self._file.exists() else []
 
     def _rounds(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Trials of the first round, and those that were made again."""
-        trials = self._trials()
-        return [each for each in trials if not each.get("again")], [each for each in trials if each.get("again")]
+        """Trials of the first round, and those that were made again; of two with one number, the first."""
+        trials = {(bool(each.get("again")), each["trial"]): each for each in reversed(self._trials())}
+        first, again = (
+            [trial for (is_again, _), trial in sorted(trials.items()) if is_again == wanted] for wanted in (False, True)
+        )
+        return first, again
 
     def _record(self) -> TrialRecord:
         search = self._search

@@ -43,8 +43,12 @@ class Search:
 
     @property
     def chosen(self) -> dict[str, Any] | None:
-        """The trial with the highest validation score, of those made again if there are some; of two, the first."""
-        return max(self.again or self.finished, key=lambda trial: float(trial["score"]), default=None)
+        """The trial with the highest validation score, of those made again if some were; of two, the first.
+
+        None if there is none: what diverged when it was made again is not chosen for its short run.
+        """
+        among = self.again if len(self.first_round) < len(self.trials) else self.finished
+        return max(among, key=lambda trial: float(trial["score"]), default=None)
 
 
 def searches(folder: Path) -> list[Search]:
