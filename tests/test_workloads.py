@@ -312,6 +312,24 @@ def test_upper_batches_come_from_one_half_and_lower_ones_from_the_other():
             assert set(batch.inputs.tolist()) <= half
 
 
+@pytest.mark.parametrize("algorithm", ["adambo", "stocbio", "ttsa", "slip", "sustain", "vrbo", "accbo"])
+def test_hessian_factors_of_auc_need_no_batches_of_their_own(algorithm, monkeypatch):
+    thrifty, lavish = (built("cancer-auc", algorithm) for _ in range(2))
+    monkeypatch.setattr(lavish, "draw", super(type(lavish), lavish).draw)  # independent ones, as from the stream
+    for workload in (thrifty, lavish):
+        workload.begin()
+        for number in range(4):
+            workload.step(number)
+    drawn = thrifty.draw(4)
+    assert drawn.hessian
+    assert all(any(batch is cross for cross in drawn.cross) for batch in drawn.hessian)
+    for one, other in zip(thrifty.solver.problem.x, lavish.solver.problem.x, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    calls = [{k: v for k, v in workload.oracles().items() if k != "samples"} for workload in (thrifty, lavish)]
+    assert calls[0] == calls[1]
+    assert thrifty.oracles()["samples"] <= lavish.oracles()["samples"]
+
+
 def test_halves_are_judged_apart_too():
     scores = built("cancer-auc", levels="halves").evaluate()
     assert set(scores) == {"train", "test", "lower half", "upper half"}
