@@ -310,6 +310,19 @@ def test_a_record_of_another_search_is_refused(toy: str, here: Path, change: dic
         making(planned(here, {**SEARCH, **change})).lacking()
 
 
+def test_a_search_that_is_older_than_a_setting_had_its_default(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, SEARCH)
+    made(path)
+    file = here / "results/search/auc-rnn/slip.jsonl"
+    first, *rest = file.read_text().splitlines()
+    about = json.loads(first)
+    del about["about"]["config"]["width"]
+    file.write_text("\n".join([json.dumps(about), *rest, ""]))
+    assert making(path).lacking() == []
+    with pytest.raises(RunError, match="another width"):
+        making(planned(here, {**SEARCH, "values": {"width": 4}})).lacking()
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]\n", '{"about": {}}\n'])
 def test_a_damaged_record_of_a_search_is_named(toy: str, here: Path, content: str) -> None:  # noqa: F811
     path = planned(here, SEARCH)

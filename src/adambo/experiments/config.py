@@ -6,7 +6,7 @@ its source. A field that is added later has for its default what runs did before
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from adambo.errors import ConfigError
@@ -329,6 +329,11 @@ class DigitsCleaningConfig(RunConfig):
             f"train_examples={self.train_examples} and clean_examples={self.clean_examples}: give each a batch "
             f"({self.batch_size}) or more, and leave some of the 1797 digits for the test",
         )
+
+
+def defaults(config: type[RunConfig]) -> dict[str, Any]:
+    """What a run has that is older than a field: its default, which is what runs did before."""
+    return {each.name: each.default for each in fields(config) if each.default is not MISSING}
 
 
 def require(holds: bool, sentence: str) -> None:

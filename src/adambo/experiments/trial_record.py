@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from adambo.errors import RunError
+from adambo.experiments.config import defaults
 from adambo.experiments.configure import Configured
 from adambo.experiments.presets import Range, laid_over
 from adambo.experiments.runner import data_files
+from adambo.training.forms import lines_of
 from adambo.training.manifest import manifest
 from adambo.training.run_folder import RunFolder
 
@@ -31,7 +33,7 @@ class TrialRecord:
             "objective": objective,
         }
         if self._file.exists():
-            self._refuse_another(about)
+            self._refuse_another(about, base)
         else:
             self._write({"about": about, "manifest": manifest(data_files(base), command)})
 
@@ -53,26 +55,18 @@ class TrialRecord:
 
     def read(self) -> list[dict[str, Any]]:
         """All trials, in the order in which they ended."""
-        return self._lines()[1:]
+        return lines_of(self._file)[1:]
 
-    def _lines(self) -> list[dict[str, Any]]:
-        try:
-            lines = [json.loads(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
-        except ValueError as error:
-            raise RunError(f"{self._file} is damaged, it is no file of JSON lines: {error}.") from error
-        if not lines or not all(isinstance(line, dict) for line in lines):
-            raise RunError(
-                f"{self._file} is damaged: every line is a JSON object, and the first says what is searched."
-            )
-        return lines
-
-    def _refuse_another(self, about: dict[str, Any]) -> None:
+    def _refuse_another(self, about: dict[str, Any], base: Configured) -> None:
         """Refuse a record of a search for something else: its trials cannot be compared with ours."""
-        there, here = self._lines()[0].get("about"), json.loads(json.dumps(about))
-        parts = there if isinstance(there, dict) else {}
-        other = [key for key in here if key != "config" and parts.get(key) != here[key]]
-        then, now = (laid_over({}, part.get("config") or {}) for part in (parts, here))
-        # One that is older than a setting has its default; where runs are made is no part of what they are.
+        first, here = (lines_of(self._file) or [{}])[0].get("about"), json.loads(json.dumps(about))
+        there = first if isinstance(first, dict) else {}
+        other = [key for key in here if key != "config" and there.get(key) != here[key]]
+        then, now = (
+            defaults(type(base.config)) | laid_over({}, there.get("config") or {}),
+            laid_over({}, here["config"]),
+        )
+        # Where runs are made is no part of what they are; of the algorithm, an older record may lack a setting.
         other += [key for key in now if key not in ("device", "threads") and key in then and then[key] != now[key]]
         if other:
             raise RunError(

@@ -9,18 +9,19 @@ results/speed/CASE.jsonl                             {"label": ..., "ms_per_step
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from adambo.errors import RunError
 from adambo.experiments.catalogue import EXPERIMENTS, Experiment
+from adambo.experiments.config import defaults
 from adambo.report.curves import OF_THE_ALGORITHM, Curve, Group, by_size, differing, inferred_metric
 from adambo.report.palette import ALGORITHMS, styles
 from adambo.report.records import Record, number, shown
 from adambo.reproduction.labels import label_of, palette_place, seed_of, written_label
-from adambo.reproduction.searches import lines_of
+from adambo.training.forms import lines_of
 from adambo.training.run_folder import RunFolder
 
 CASES = {
@@ -167,12 +168,11 @@ class Archive:
 
 
 def completed(record: Record) -> Record:
-    """With the default of every field that the experiment has got since the run was made: what runs did before."""
+    """With a value for every field that the experiment has got since the run was made."""
     experiment = EXPERIMENTS.get(record.experiment)
     if not isinstance(experiment, Experiment):
         return record
-    defaults = {each.name: each.default for each in fields(experiment.config) if each.default is not MISSING}
-    return replace(record, config=defaults | record.config)
+    return replace(record, config=defaults(experiment.config) | record.config)
 
 
 def timed(record: Record, ms_per_step: float | None) -> Record:

@@ -13,7 +13,7 @@
   trials: 16                               # the preset, `evenly` spread ones, and then as Optuna suggests
   evenly: 8
   epochs: 8                                # of a trial
-  again: 2                                 # so many of the best are made again with all epochs, and these decide
+  again: 2                                 # so many, preset and best, are made again with all epochs, and decide
 - runs: tuned/bert-trec-shared
   chosen: bert-trec-shared                 # with the values that this search has chosen for the label
   ...

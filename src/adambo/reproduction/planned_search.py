@@ -24,7 +24,7 @@ SEED = 0  # of even points and of the sampler: the same for all labels
 
 
 class PlannedSearch:
-    """Trials: the preset, points that are spread evenly, then what Optuna suggests; at last the best of them again.
+    """Trials: the preset, points that are spread evenly, then what Optuna suggests; at last preset and best again.
 
     The preset and the even points may be made side by side. After them one trial is made at a time, so that each
     suggestion knows all that came before.
@@ -111,7 +111,7 @@ class PlannedSearch:
             )
             self._record().add(number, values, result.state, result.reason, result.job.folder, found, again)
             shutil.rmtree(result.job.folder)
-        elif result.refused in BAD_SETTINGS:
+        elif result.refused is not None and issubclass(result.refused, BAD_SETTINGS):
             self._record().add(number, values, "failed", result.reason, again=again)
             shutil.rmtree(result.job.folder, ignore_errors=True)
 

@@ -46,7 +46,9 @@ def search(archive: Archive, name: str) -> Block | None:
     if any(each.again for each in searches):
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
-        notes.append(f"Trials have {first} epochs; the best of each were made again with {again}, and these decide.")
+        notes.append(
+            f"Trials have {first} epochs; preset and best of each were made again with {again}, and these decide."
+        )
     counts = sorted({len(each.first_round) for each in searches})
     if len(counts) > 1:
         few = [f"{each.name} {len(each.first_round)}" for each in searches if len(each.first_round) < counts[-1]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from adambo.errors import RunError
 from adambo.report.records import number
 from adambo.reproduction.labels import palette_place, written_label
-from adambo.training import atomic
-from adambo.training.forms import is_step
+from adambo.training.forms import is_step, lines_of
 
 
 @dataclass(frozen=True)
@@ -63,19 +61,6 @@ def searches(folder: Path) -> list[Search]:
 
 def _has_score(trial: dict[str, Any]) -> bool:
     return trial["state"] == "finished" and trial["score"] is not None
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {atomic.reason(error)}.") from error
-    except ValueError as error:
-        raise RunError(f"{path} is damaged, it is no file of JSON lines: {error}.") from error
-    if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path} is damaged: every line must be a JSON object.")
-    return lines
 
 
 def _search(path: Path) -> Search:

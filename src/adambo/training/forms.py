@@ -77,6 +77,19 @@ def measurements(path: Path) -> list[dict[str, Any]]:
     return [_measurement(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {atomic.reason(error)}.") from error
+    except ValueError as error:
+        raise RunError(f"{path} is damaged, it is no file of JSON lines: {error}.") from error
+    if not all(isinstance(line, dict) for line in lines):
+        raise RunError(f"{path} is damaged: every line must be a JSON object.")
+    return lines
+
+
 def is_step(value: Any) -> bool:
     """Whether it can be a number of steps."""
     return type(value) is int and 0 <= value <= _LARGEST_STEP
