@@ -117,6 +117,8 @@ def planned_ones(given: argparse.Namespace) -> list[Timed]:
         part, _, case = entry.place.partition("/")
         if not isinstance(entry, Runs) or part not in ("paper", "tuned"):
             continue
+        if not entry.place.startswith(tuple(given.only)):
+            continue
         for label in entry.labels:
             configured = entry.configured(label, {})
             one = Timed(label, configured, plan.parent / "speed" / f"{case}.jsonl")
@@ -178,6 +180,7 @@ def main() -> None:
     parser.add_argument(
         "--share", default="1/1", metavar="K/N", help="with --plan: every N-th of them, from the K-th on"
     )
+    parser.add_argument("--only", nargs="+", default=[""], help="with --plan: entries whose places begin so")
     parser.add_argument("--lock")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="such as settings.lower_steps=50")
     given = parser.parse_args()

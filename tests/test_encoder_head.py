@@ -219,6 +219,29 @@ def test_of_independent_batches_those_with_and_those_without_a_graph_are_one_cal
     assert len(counting.calls) == 2 * 5
 
 
+@pytest.mark.parametrize("at", ["current", "updated"])
+def test_independent_batches_can_be_one_call_that_gives_lower_batches_no_graph(at):
+    apart, _ = counted_problem()
+    together, counting = counted_problem(concatenate=True, one_call=True)
+    settings = {"lower_steps": 3, "hypergradient_at": at}
+    assert_close(run(together, **settings), run(apart, **settings))
+    assert [(len(batch[0]), graph) for batch, graph in counting.calls] == [(35, True)] * 5
+
+
+def test_what_is_encoded_in_one_call_for_the_lower_level_alone_has_no_graph():
+    problem, _ = counted_problem(concatenate=True, one_call=True)
+    upper, lower, cross = (batch_of(k) for k in range(3))
+    encodings = problem.encodings(Draw((upper,), (lower,), (cross,)))
+    graphs = [encodings.features(batch, "x").requires_grad for batch in (lower, upper, cross)]
+    assert graphs == [False, True, True]
+
+
+def test_a_warm_start_in_one_call_builds_no_graph():
+    problem, counting = counted_problem(concatenate=True, one_call=True)
+    adambo.AdamBO(problem, **SETTINGS).warm_start([batch_of(k) for k in range(4)])
+    assert [graph for _, graph in counting.calls] == [False] * 4
+
+
 def test_batches_that_need_padding_are_joined_by_a_function_of_one_s_own():
     torch.manual_seed(0)
     embedding = nn.Embedding(10, 4, padding_idx=0).double()

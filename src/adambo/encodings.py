@@ -42,6 +42,7 @@ class Encodings:
         draw: Whose batches will be asked for.
         concatenate: False: one call per batch object. True or a function: one call for the batches that need a graph
             and one for those that do not.
+        one_call: With `concatenate`: one call for both.
         masks: Where dropout must be the same in every evaluation of the draw.
         microbatches: Into how many parts a batch is divided for the encoder. The activations of the last part alone
             are kept; those of the others are computed again, part by part, in the backward pass, which begins with the
@@ -59,6 +60,7 @@ class Encodings:
         microbatches: int = 1,
         divide: Divide | None = None,
         buffers: Sequence[Tensor] = (),
+        one_call: bool = False,
     ) -> None:
         self.encoder, self.masks = encoder, masks
         self.microbatches, self.divide = microbatches, divided if divide is None else divide
@@ -69,6 +71,7 @@ class Encodings:
         self._with_graph = _distinct((*draw.upper, *draw.cross))
         reached = {id(b) for b in self._with_graph}
         self._without_graph = [b for b in _distinct((*draw.lower, *draw.hessian)) if id(b) not in reached]
+        self._one_call = one_call and bool(self._with_graph)
         self._features: dict[int, Any] = {}
         self._ended: dict[tuple[Ending, int], Any] = {}
         self._cuts_of: dict[int, list[Cut]] = {}
@@ -105,6 +108,8 @@ class Encodings:
         group = [batch]
         if self.join is not None:
             group = self._with_graph if graph else self._without_graph
+            if self._one_call:
+                group, graph = [*self._with_graph, *self._without_graph], True
             group = [b for b in group if not is_empty(b)]
         with torch.set_grad_enabled(graph), self.masks.of(group[0]) if self.masks else nullcontext():
             if len(group) == 1:
@@ -114,7 +119,8 @@ class Encodings:
             together, lengths = self.join(group)
             leaves, form = tree_flatten(self._encoded(together, graph))
             for b, parts in zip(group, zip(*[_cut(t, lengths) for t in leaves], strict=True), strict=True):
-                self._features[id(b)] = tree_unflatten(list(parts), form)
+                needs_graph = any(b is known for known in self._with_graph)
+                self._features[id(b)] = tree_unflatten(list(parts if needs_graph else map(_detached, parts)), form)
 
     def _encoded(self, batch: Batch, graph: bool) -> Any:
         if self.microbatches == 1:

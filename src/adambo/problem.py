@@ -246,6 +246,8 @@ class EncoderHeadProblem(Problem):
             their first axis (tensors, or tuples, lists and dictionaries of tensors, of equal trailing shapes). A
             function from a list of batches to (joined batch, list of lengths) does the same for batches that need
             padding or have another form. An encoder with BatchNorm then normalises over all of them.
+        one_call: With `concatenate`, batches that serve lower steps or Hessian factors alone, which need no graph, get
+            no call of their own: for encoders whose time is launches, or the reading of weights.
         microbatches: The encoder works through a batch in so many parts, of which only one has its activations in
             memory at a time; the hypergradient is the same to rounding, if the encoder treats every example alone. It
             costs one more forward pass of all parts but the last, made in the backward pass.
@@ -275,6 +277,7 @@ class EncoderHeadProblem(Problem):
         tasks: Callable[[Batch], Any] | None = None,
         *,
         concatenate: bool | Join = False,
+        one_call: bool = False,
         microbatches: int = 1,
         divide: Divide | None = None,
         losses_see: Callable[[Batch], Any] | None = None,
@@ -282,7 +285,7 @@ class EncoderHeadProblem(Problem):
     ) -> None:
         super().__init__(upper, lower, x, y, tasks, group=group)
         self.losses = CapturedLosses(losses_see)
-        self.encoder, self.concatenate = encoder, concatenate
+        self.encoder, self.concatenate, self.one_call = encoder, concatenate, one_call
         self.microbatches, self.divide = microbatches, divide
         if isinstance(encoder, nn.Module) and encoder not in self.modules:
             self.modules.append(encoder)
@@ -304,7 +307,9 @@ class EncoderHeadProblem(Problem):
         if self.microbatches > 1:
             self._refuse_batch_norm()
         encoder = self.encoder if self.losses.losses_see is None else self._encode_in_one_piece
-        return Encodings(encoder, draw, self.concatenate, masks, self.microbatches, self.divide, self.buffers)
+        return Encodings(
+            encoder, draw, self.concatenate, masks, self.microbatches, self.divide, self.buffers, self.one_call
+        )
 
     def _encode_in_one_piece(self, batch: Batch) -> Any:
         """Features in the layout that a captured loss is given them in, so that it has the same digits as this one."""

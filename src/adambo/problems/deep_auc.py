@@ -67,7 +67,7 @@ def deep_auc(
     """The problem of a network whose `score(inputs)` is one number per example; batches are `Examples`.
 
     With `microbatches` the network works through a batch in so many parts, to save memory. With `concatenate` it works
-    on all batches of a step together; their inputs are tensors, or tuples of tensors, that can be joined.
+    on all batches of a step in one call; their inputs are tensors, or tuples of tensors, that can be joined.
 
     Example:
         >>> network, variables = nn.Linear(3, 1), AucVariables()
@@ -93,6 +93,7 @@ def deep_auc(
         x=[network, variables.a, variables.b],
         y=[variables.alpha],
         concatenate=_joined if concatenate else False,
+        one_call=concatenate,
         microbatches=microbatches,
         divide=_divided,
         losses_see=lambda batch: batch.positive,
