@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -99,17 +102,22 @@ def test_dropout_is_between_layers_and_in_training_only():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_gpu_it_agrees_with_cudnn(dtype):
+def test_on_a_gpu_it_agrees_with_double_precision(dtype, request):
+    request.addfinalizer(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+    torch.set_float32_matmul_precision("highest")  # experiments leave it as they need it
     torch.manual_seed(1)
-    rnn = nn.RNN(30, 256, 2).cuda()
+    rnn = nn.RNN(30, 256, 2)
     sizes = [64, 60, 33, 8, 1]
-    inputs = torch.randn(sum(sizes), 30, device="cuda")
+    inputs = torch.randn(sum(sizes), 30)
+    reference = deepcopy(rnn).double()
+    theirs = plain(reference, inputs.double(), sizes)
+    on_gpu = rnn.cuda()
     with torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-        mine = states_of(rnn, inputs, sizes)
-        theirs = plain(rnn, inputs, sizes)
+        mine = states_of(on_gpu, inputs.cuda(), sizes)
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.03}[dtype]
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
-    gradients = [torch.autograd.grad(s.float().square().sum(), list(rnn.parameters())) for s in (mine, theirs)]
-    for found, expected in zip(*gradients, strict=True):
-        distance = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
+    torch.testing.assert_close(mine.double().cpu(), theirs, rtol=0, atol=tolerance)
+    found = torch.autograd.grad(mine.float().square().sum(), list(on_gpu.parameters()))
+    expected = torch.autograd.grad(theirs.square().sum(), list(reference.parameters()))
+    for mine_of, theirs_of in zip(found, expected, strict=True):
+        distance = torch.linalg.vector_norm(mine_of.double().cpu() - theirs_of) / torch.linalg.vector_norm(theirs_of)
         assert distance < tolerance, distance
