@@ -66,7 +66,12 @@ def build(config: TweetAucConfig) -> DeepAuc:
 
     torch.manual_seed(config.seed)
     network = make_network(config, vectors).to(device)
-    encoder = Encoder(config, network, lambda called, padded: called(padded.tokens, padded.lengths))
+    encoder = Encoder(
+        config,
+        network,
+        lambda called, padded: called(padded.tokens, padded.lengths),
+        few_shapes=not config.dropout,
+    )
     return DeepAuc(config, encoder, lower, upper, judged, p, device)
 
 
