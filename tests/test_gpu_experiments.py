@@ -91,19 +91,3 @@ def test_a_compiled_encoder_makes_the_same_steps():
         workload.begin()
         losses.append([workload.step(number).item() for number in range(2)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
-
-
-@pytest.mark.parametrize("algorithm", ["adambo", "slip", "stocbio", "sustain", "accbo", "vrbo", "saba", "adam"])
-@pytest.mark.parametrize("name", ["auc-transformer", "auc-rnn"])
-def test_a_captured_network_makes_the_steps_of_the_network(name, algorithm, monkeypatch):
-    losses = {}
-    for captured in (True, False):
-        if not captured:
-            monkeypatch.setattr("adambo.experiments.captured_network._can_be_captured", lambda inputs: False)
-        workload = built(name, algorithm)
-        workload.begin()
-        losses[captured] = [workload.step(number).item() for number in range(16)]
-        workload.check()
-        if algorithm != "saba":  # whose batches are of many sizes in so small a table
-            assert bool(workload.encoder._called._graphs) == captured
-    assert losses[True] == pytest.approx(losses[False], rel=1e-3, abs=1e-5)

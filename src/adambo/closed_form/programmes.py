@@ -53,7 +53,7 @@ class Programmes:
         """
         if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return None
-        key = (form, matrix_precision(), *((t.shape, t.dtype, t.device) for t in inputs))
+        key = (form, _precision(), *((t.shape, t.dtype, t.device) for t in inputs))
         if key not in self._graphs:
             seen = self._seen[key] = self._seen.pop(key, 0) + 1
             while len(self._seen) > KEPT:
@@ -90,7 +90,7 @@ class _Captured:
         self._inputs = [t.detach().clone() for t in inputs]
         self._graph = torch.cuda.CUDAGraph()
         self._device = inputs[0].device
-        stream = stream_of_captures(self._device)
+        stream = _stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         # One stream for all captures, and one thread (autograd has others for a GPU): cuBLAS keeps some 32 MiB for each
         # stream of each thread.
@@ -98,7 +98,7 @@ class _Captured:
             self._results = function(self._inputs)  # once before, so that libraries have set themselves up
             if self._results:
                 try:
-                    with capturing(self._graph):
+                    with _capturing(self._graph):
                         self._results = function(self._inputs)
                 except RuntimeError as error:
                     raise _CannotBeCaptured(str(error)) from error
@@ -114,12 +114,12 @@ class _Captured:
 
 
 @contextmanager
-def capturing(graph: Any, pool: Any = None) -> Iterator[None]:
-    """What the block launches goes into `graph`, and is not run; memory comes from `pool`, or from one of its own."""
+def _capturing(graph: Any) -> Iterator[None]:
+    """What the block launches goes into `graph`, and is not run."""
     collects = gc.isenabled()
     gc.disable()  # garbage may be of a GPU, such as the graphs of an earlier run, and to free it breaks the capture
     try:
-        graph.capture_begin(*([] if pool is None else [pool]), capture_error_mode="thread_local")
+        graph.capture_begin(capture_error_mode="thread_local")
         try:
             yield
         finally:
@@ -130,11 +130,11 @@ def capturing(graph: Any, pool: Any = None) -> Iterator[None]:
 
 
 @lru_cache
-def stream_of_captures(device: torch.device) -> Any:
+def _stream(device: torch.device) -> Any:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def matrix_precision() -> Any:
+def _precision() -> Any:
     """How float32 matrices are multiplied, which a graph does not forget."""
     matmul: Any = torch.backends.cuda.matmul
     return matmul.fp32_precision if hasattr(matmul, "fp32_precision") else torch.get_float32_matmul_precision()

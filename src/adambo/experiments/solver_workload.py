@@ -17,7 +17,6 @@ from adambo.algorithms.meta_learning import MetaLearning
 from adambo.diagnostics import LowerErrorMonitor
 from adambo.draw import Draw
 from adambo.errors import ConfigError
-from adambo.experiments.captured_network import CapturedNetwork
 from adambo.experiments.config import RunConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.kernels import twice_differentiable
@@ -130,12 +129,9 @@ class Encoder:
         config: Says precision and whether to compile.
         network: The modules.
         call: (network, inputs) -> output, one row per example.
-        few_shapes: Inputs have few shapes, and the network draws no random numbers: on a GPU it may be captured.
     """
 
-    def __init__(
-        self, config: RunConfig, network: nn.Module, call: Callable[[Any, Any], Tensor], few_shapes: bool = False
-    ) -> None:
+    def __init__(self, config: RunConfig, network: nn.Module, call: Callable[[Any, Any], Tensor]) -> None:
         # Only MAML differentiates a whole network twice; for that, fused kernels have to stay off.
         twice = config.algorithm == "maml" and not config.settings.get("first_order")
         if config.compile and twice:
@@ -144,7 +140,7 @@ class Encoder:
                 "has no second derivative. Leave compile off, or set settings.first_order=true."
             )
         self.network, self._call, self._twice = network, call, twice
-        self._called: Any = CapturedNetwork(network) if few_shapes else network
+        self._called: Any = network
         if config.compile:
             # Several algorithms walk the graph of one forward pass twice; donated buffers last for one walk only.
             torch._functorch.config.donated_buffer = False

@@ -66,12 +66,7 @@ def build(config: TweetAucConfig) -> DeepAuc:
 
     torch.manual_seed(config.seed)
     network = make_network(config, vectors).to(device)
-    encoder = Encoder(
-        config,
-        network,
-        lambda called, padded: called(padded.tokens, padded.lengths),
-        few_shapes=not config.dropout,
-    )
+    encoder = Encoder(config, network, lambda called, padded: called(padded.tokens, padded.lengths))
     return DeepAuc(config, encoder, lower, upper, judged, p, device)
 
 
