@@ -15,13 +15,18 @@ adapts only the head, and no second derivative survives in it; what is here is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import ClassVar
 
 from torch import Tensor
 
 from adambo.algorithms.meta_learning import MetaLearning, Task
+from adambo.algorithms.settings import checked_choice
+from adambo.algorithms.tasks_at_once import TasksAtOnce
+from adambo.draw import Draw
 from adambo.kernels import twice_differentiable
+from adambo.problem import Problem
 from adambo.vectors import Vector
 
 
@@ -46,6 +51,10 @@ class MAML(MetaLearning):
         lr, lower_lr: η and γ.
         inner_steps: S.
         first_order: Leave the second derivatives out (FOMAML).
+        at_once: Go through all tasks of a step side by side, by `torch.vmap`: few launches on a GPU, and memory for
+            copies of all parameters per task. For problems whose x and y are given as modules, whose batches are
+            tensors (or tuples, lists, dictionaries, or other pytrees of them) of one shape for all tasks, and whose
+            losses `torch.vmap` can follow. Dropout differs between tasks, and follows torch's generator.
 
     Example:
         Two tasks with the optima −1 and 3: the best start is in the middle.
@@ -65,6 +74,34 @@ class MAML(MetaLearning):
     cost: ClassVar = "1 ∇x f, 1 ∇y f, S ∇x g, S ∇y g, S ∇²θθ g per task"
 
     adapts_x: ClassVar = True
+
+    def __init__(
+        self,
+        problem: Problem,
+        lr: float = 1e-2,
+        lower_lr: float = 1e-2,
+        inner_steps: int = 1,
+        first_order: bool = False,
+        at_once: bool = False,
+    ) -> None:
+        super().__init__(problem, lr, lower_lr, inner_steps, first_order)
+        self._tasks = TasksAtOnce(problem, self.theta) if checked_choice(at_once, "at_once", (False, True)) else None
+
+    def _over_tasks(self, draws: Sequence[Draw]) -> tuple[Vector, Tensor, Vector]:
+        if self._tasks is None:
+            return super()._over_tasks(draws)
+        for draw in draws:
+            for name, batches in (("lower", draw.lower), ("upper", draw.upper)):
+                for batch in batches:
+                    self.ledger.read(name, batch)
+        tasks, steps = len(draws), len(draws) * self.inner_steps
+        self.ledger.grad_x_f, self.ledger.grad_y_f = self.ledger.grad_x_f + tasks, self.ledger.grad_y_f + tasks
+        self.ledger.grad_x_g, self.ledger.grad_y_g = self.ledger.grad_x_g + steps, self.ledger.grad_y_g + steps
+        self.ledger.hessian_vector += 0 if self.first_order else steps
+        found = self._tasks.run(draws, self.lower_optimizer.param_groups[0]["lr"], self.first_order)
+        self.guard.watch("the upper loss", found.losses[:, 0])
+        self.guard.watch("the lower loss", found.losses[:, 1])
+        return found
 
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         self.ledger.grad_x_g += 1

@@ -113,16 +113,8 @@ class MetaLearning(Algorithm):
     def advance(self, draw: Draw, *others: Draw) -> Info:
         draws, n_y = (draw, *others), len(self.problem.y)  # the last n_y tensors of θ are y
         point = self.problem.at(draw, self.ledger)
-        mean = MeanOfTasks(self.problem, len(draws), is_averaged=self.adapts_x)
-        losses = []
         with self.undone_on_failure(point) as before:
-            together = self._encoded_together(draws)
-            for place, each in enumerate(draws):
-                task = Task(self, each, place, together)
-                adapted = self._adapt(task)
-                mean.add(task, adapted.v)
-                losses.append(torch.stack([adapted.f, adapted.g]))
-            meta = mean.in_theta()
+            meta, losses, phi = self._over_tasks(draws)
             self.guard.watch("the meta-gradient of y", *meta[-n_y:])
             self.lower_optimizer.step()  # moves nothing, having no gradients; a scheduler wants a step before its own
             try:
@@ -132,10 +124,21 @@ class MetaLearning(Algorithm):
             finally:
                 for p in self.problem.y:
                     p.grad = None
-        upper_loss, lower_loss = torch.stack(losses).mean(dim=0)
-        told: dict[str, Any] = {"x_adapted": adapted.phi[:-n_y]} if self.adapts_x else {}
-        told |= {"y_adapted": adapted.phi[-n_y:], "meta_y": meta[-n_y:]}
+        upper_loss, lower_loss = losses.mean(dim=0)
+        told: dict[str, Any] = {"x_adapted": phi[:-n_y]} if self.adapts_x else {}
+        told |= {"y_adapted": phi[-n_y:], "meta_y": meta[-n_y:]}
         return Info(self, upper_loss, lower_loss, meta_x=lambda: [p.grad for p in self.problem.x], **told)
+
+    def _over_tasks(self, draws: Sequence[Draw]) -> tuple[Vector, Tensor, Vector]:
+        """The mean meta-gradient in θ, (task, 2) with F(θ_S) and G(θ_0), and φ_S of the last task."""
+        mean = MeanOfTasks(self.problem, len(draws), is_averaged=self.adapts_x)
+        together, losses = self._encoded_together(draws), []
+        for place, each in enumerate(draws):
+            task = Task(self, each, place, together)
+            adapted = self._adapt(task)
+            mean.add(task, adapted.v)
+            losses.append(torch.stack([adapted.f, adapted.g]))
+        return mean.in_theta(), torch.stack(losses), adapted.phi
 
     def _encoded_together(self, draws: Sequence[Draw]) -> Encodings | None:
         """Where x rests and the problem joins batches, one call of the encoder serves all tasks."""

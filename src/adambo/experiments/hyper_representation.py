@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from adambo.algorithms import ANIL, MAML, SABA, Algorithm
 from adambo.data.sequences import Packed, Sequences, WordByWord
@@ -52,6 +54,7 @@ class HyperRepresentation(SolverWorkload):
         classes: Of the data set, which is what a head tells apart.
         splits: "train", "test" and perhaps "validation".
         device: Where the run computes.
+        at_once: Whether MAML goes through all tasks of a step at once; inputs are tensors of one shape then.
     """
 
     config: HyperRepresentationConfig
@@ -64,8 +67,10 @@ class HyperRepresentation(SolverWorkload):
         classes: int,
         splits: dict[str, TaskSet],
         device: torch.device,
+        at_once: bool = False,
     ) -> None:
         self.encoder, self.splits, self.device = encoder, splits, device
+        self._at_once = at_once and config.algorithm == "maml"
         self._per_task = config.adapter == "per_task" and config.algorithm not in ("maml", "anil", "adam")
         count = config.tasks if self._per_task else 1
         self.heads = Heads(
@@ -82,8 +87,9 @@ class HyperRepresentation(SolverWorkload):
             problem = hyper_representation(
                 self._encode, encoder.network, self.heads, config.mu, adapter, config.microbatches, concatenate=True
             )
-            tables = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
-            solver = build_solver(config.algorithm, problem, config.settings, **tables)
+            extra = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
+            extra |= {"at_once": True} if self._at_once else {}
+            solver = build_solver(config.algorithm, problem, config.settings, **extra)
         super().__init__(config, solver, steps_per_epoch=slots, metric="accuracy")
 
     def _single_level(self, mu: float) -> EncoderHeadProblem:
@@ -122,8 +128,17 @@ class HyperRepresentation(SolverWorkload):
         else:
             ids = permutation(self.config.seed, epoch, self.config.tasks).view(self.steps_per_epoch, -1)[place]
         if isinstance(self.solver, MAML | ANIL):
-            return [self._draw_of(self._episodes(one), key_of(seed, k)) for k, one in enumerate(ids.view(-1, 1))]
+            tasks = [self._episodes(one) for one in ids.view(-1, 1)]
+            if self._at_once:
+                tasks = self._padded_alike(tasks)
+            return [self._draw_of(one, key_of(seed, k)) for k, one in enumerate(tasks)]
         return self._draw_of(self._episodes(ids), seed, slot)
+
+    def _padded_alike(self, tasks: list[Episodes]) -> list[Episodes]:
+        """The same tasks, with inputs in the place of their numbers."""
+        together = self.splits["train"].inputs.take(torch.cat([each.inputs for each in tasks]))
+        apart = [tree_map(lambda t, k=k: t.tensor_split(len(tasks))[k], together) for k in range(len(tasks))]
+        return [replace(each, inputs=inputs) for each, inputs in zip(tasks, apart, strict=True)]
 
     def _draw_of(self, episodes: Episodes, seed: int, slot: int | None = None) -> Draw:
         needs = self.solver.needs
@@ -139,9 +154,10 @@ class HyperRepresentation(SolverWorkload):
         on_device = ids.to(self.device, non_blocking=True)
         return Episodes(on_device, tasks.examples[ids].flatten(), self._labels[on_device], tasks.support)
 
-    def _encode(self, examples: Tensor) -> Tensor:
+    def _encode(self, examples: Any) -> Tensor:
         """The features of training examples, by their numbers: such batches can be joined and divided at will."""
-        return self.encoder(self.splits["train"].inputs.take(examples))
+        are_numbers = isinstance(examples, Tensor)
+        return self.encoder(self.splits["train"].inputs.take(examples) if are_numbers else examples)
 
     @torch.no_grad()
     def evaluate(self) -> Scores:

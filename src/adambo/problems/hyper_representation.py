@@ -8,14 +8,14 @@ for all of them, whose lower loss is the mean over the tasks of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import register_pytree_node, tree_flatten, tree_unflatten
 
 from adambo.problem import EncoderHeadProblem
 
@@ -66,6 +66,16 @@ class Heads(NamedTuple):
         return self.weights.square().sum() + self.biases.square().sum()
 
 
+def _of_parts(parts: Iterable[Any], support: Any) -> Episodes:
+    ids, inputs, labels = parts
+    return Episodes(ids, inputs, labels, support)
+
+
+register_pytree_node(
+    Episodes, lambda episodes: ([episodes.ids, episodes.inputs, episodes.labels], episodes.support), _of_parts
+)
+
+
 def hyper_representation(
     encode: Callable[[Any], Tensor],
     x: nn.Module,
@@ -96,9 +106,11 @@ def hyper_representation(
         >>> info = AdamBO(problem).step(episodes, episodes)
     """
     per_task = adapter == "per_task"
+    kept = nn.ParameterList(heads)  # a module, in which parameters can be exchanged for those of a task
 
     def of(targets: Targets) -> Heads:
-        return Heads(heads.weights[targets.ids], heads.biases[targets.ids]) if per_task else heads
+        weights, biases = kept
+        return Heads(weights[targets.ids], biases[targets.ids]) if per_task else Heads(weights, biases)
 
     def encoded(episodes: Episodes) -> Tensor:
         features = encode(episodes.inputs)
@@ -119,7 +131,7 @@ def hyper_representation(
         upper=query_loss,
         lower=support_loss,
         x=x,
-        y=list(heads),
+        y=kept,
         tasks=(lambda episodes: episodes.ids) if per_task else None,
         concatenate=_joined if concatenate else False,
         microbatches=microbatches,
