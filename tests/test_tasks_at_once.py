@@ -8,6 +8,7 @@ from torch.nn import functional as F
 import adambo
 from adambo import MAML, Draw
 from adambo.models.bert import BertEncoder
+from adambo.models.recurrent import SentenceRNN
 from adambo.problems.hyper_representation import Episodes, Heads, hyper_representation
 
 TASKS = 4
@@ -63,6 +64,44 @@ def test_the_steps_are_those_of_one_task_after_the_other(inner_steps, first_orde
     for found, expected in zip(at_once, one_by_one, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert fast.ledger.as_dict() == slow.ledger.as_dict()
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 9])
+def test_a_few_tasks_at_a_time_make_the_same_steps(most):
+    draws = draws_of(1)
+    expected, _ = trained(normalised_problem(), draws, at_once=True)
+    for found, known in zip(trained(normalised_problem(), draws, at_once=most)[0], expected, strict=True):
+        torch.testing.assert_close(found, known, rtol=0, atol=1e-12)
+
+
+def test_no_number_of_tasks_below_one_is_taken():
+    with pytest.raises(adambo.SettingError, match="at_once"):
+        MAML(normalised_problem(), at_once=-2)
+
+
+@pytest.mark.parametrize("pooling", ["max", "mean", "last"])
+def test_an_rnn_learns_from_all_tasks_at_once(pooling):
+    def problem():
+        torch.manual_seed(0)
+        rnn, head = SentenceRNN(torch.randn(20, 3), 2, 4, 0.0, pooling).double(), nn.Linear(4, 2).double()
+
+        def loss(batch):
+            return F.cross_entropy(head(rnn(*batch[:2])), batch[2])
+
+        return adambo.Problem(loss, loss, rnn, head)
+
+    def draw(seed):
+        generator = torch.Generator().manual_seed(seed)
+        tokens, lengths = (
+            torch.randint(1, high, shape, generator=generator) for high, shape in ((20, (5, 6)), (7, (5,)))
+        )
+        batch = (tokens, lengths, torch.randint(2, (5,), generator=generator))
+        return Draw(upper=(batch,), lower=(batch,))
+
+    draws = [draw(k) for k in range(TASKS)]
+    expected, _ = trained(problem(), draws)
+    for found, known in zip(trained(problem(), draws, at_once=3)[0], expected, strict=True):
+        torch.testing.assert_close(found, known, rtol=0, atol=1e-12)
 
 
 def test_the_meta_gradient_of_a_bert_agrees_with_finite_differences():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import adambo
 from adambo.data.sequences import Sequences, shelved
 from adambo.models.recurrent import PairEncoder, SentenceRNN
+from adambo.models.transformer import SentenceTransformer
 
 bert = pytest.importorskip("adambo.models.bert")
 
@@ -87,6 +88,17 @@ def test_bert_reads_packed_rows_as_if_each_were_alone(length):
     expected = model(padded.tokens, padded.mask)
     found = model.of_packed(sequences.pack(indices, length))
     assert expected.std() > 1e-3
+    torch.testing.assert_close(found, expected)
+    same_with_gradients(model, expected, found)
+
+
+@pytest.mark.parametrize("length", [8, 16, 64])
+def test_a_transformer_reads_packed_rows_as_if_each_were_alone(length):
+    torch.manual_seed(0)
+    model = SentenceTransformer(torch.randn(9, 6), 2, 3, 10, 0.0, "mean").double()
+    sequences, indices = Sequences(ROWS), torch.tensor([2, 0, 6, 3, 1, 5, 4])
+    padded = sequences.take(indices)
+    expected, found = model(padded.tokens, padded.lengths), model.of_packed(sequences.pack(indices, length))
     torch.testing.assert_close(found, expected)
     same_with_gradients(model, expected, found)
 

@@ -22,7 +22,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from adambo.algorithms.meta_learning import MetaLearning, Task
-from adambo.algorithms.settings import checked_choice
+from adambo.algorithms.settings import checked_count
 from adambo.algorithms.tasks_at_once import TasksAtOnce
 from adambo.draw import Draw
 from adambo.kernels import twice_differentiable
@@ -51,10 +51,10 @@ class MAML(MetaLearning):
         lr, lower_lr: η and γ.
         inner_steps: S.
         first_order: Leave the second derivatives out (FOMAML).
-        at_once: Go through all tasks of a step side by side, by `torch.vmap`: few launches on a GPU, and memory for
-            copies of all parameters per task. For problems whose x and y are given as modules, whose batches are
-            tensors (or tuples, lists, dictionaries, or other pytrees of them) of one shape for all tasks, and whose
-            losses `torch.vmap` can follow. Dropout differs between tasks, and follows torch's generator.
+        at_once: Go through all tasks of a step (or through so many of them) side by side, by `torch.vmap`: few launches
+            on a GPU, and memory for some copies of all parameters per task. For problems whose x and y are given as
+            modules, whose batches are tensors (or tuples, lists, dictionaries, or other pytrees of them) of one shape
+            for all tasks, and whose losses `torch.vmap` can follow. Dropout follows torch's generator.
 
     Example:
         Two tasks with the optima −1 and 3: the best start is in the middle.
@@ -82,10 +82,12 @@ class MAML(MetaLearning):
         lower_lr: float = 1e-2,
         inner_steps: int = 1,
         first_order: bool = False,
-        at_once: bool = False,
+        at_once: bool | int = False,
     ) -> None:
         super().__init__(problem, lr, lower_lr, inner_steps, first_order)
-        self._tasks = TasksAtOnce(problem, self.theta) if checked_choice(at_once, "at_once", (False, True)) else None
+        if not isinstance(at_once, bool):
+            checked_count(at_once, "at_once")
+        self._tasks = TasksAtOnce(problem, self.theta, None if at_once is True else at_once) if at_once else None
 
     def _over_tasks(self, draws: Sequence[Draw]) -> tuple[Vector, Tensor, Vector]:
         if self._tasks is None:

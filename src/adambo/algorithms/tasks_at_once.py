@@ -18,7 +18,7 @@ from adambo.draw import Batch, Draw
 from adambo.errors import SampleError, SettingError
 from adambo.kernels import plain_layer_norm, twice_differentiable
 from adambo.problem import EncoderHeadProblem, Problem
-from adambo.vectors import Vector
+from adambo.vectors import Vector, added, scaled
 
 NORMALISED = (nn.modules.batchnorm._NormBase, nn.GroupNorm)  # which vmap differentiates wrongly, or not at all
 Values = Mapping[str, Tensor]
@@ -45,13 +45,14 @@ class TasksAtOnce:
         problem: Its x and y are given as modules, whose parameters are exchanged for those of the tasks. Losses treat
             batches as pytrees of tensors, and do nothing that `torch.vmap` cannot follow.
         theta: All of x and y.
+        most: How many tasks side by side, at the most.
 
     Raises:
         SettingError: If the problem is not so.
     """
 
-    def __init__(self, problem: Problem, theta: Vector) -> None:
-        self._problem, self._live = problem, _Live(problem)
+    def __init__(self, problem: Problem, theta: Vector, most: int | None = None) -> None:
+        self._live, self._most = _Live(problem), most
         names = {id(p): name for name, p in self._live.named_parameters()}
         if any(id(p) not in names for p in theta):
             raise SettingError(
@@ -70,6 +71,16 @@ class TasksAtOnce:
 
     def run(self, draws: Sequence[Draw], rate: float | Tensor, first_order: bool) -> Together:
         """θ_{s+1} = θ_s − rate ∇G(θ_s; ζ_s) for each draw, and the gradient of F(θ_S; ξ) in θ_0, means over draws."""
+        size = self._most or len(draws)
+        groups = [draws[k : k + size] for k in range(0, len(draws), size)]
+        found = [self._of_group(group, rate, first_order) for group in groups]
+        shares = [len(group) / len(draws) for group in groups]
+        meta = scaled(found[0].meta, shares[0])
+        for each, share in zip(found[1:], shares[1:], strict=True):
+            meta = added(meta, each.meta, share)
+        return Together(meta, torch.cat([each.losses for each in found]), found[-1].adapted)
+
+    def _of_group(self, draws: Sequence[Draw], rate: float | Tensor, first_order: bool) -> Together:
         steps = len(draws[0].lower)
         lower = [_stacked([draw.lower[s] for draw in draws]) for s in range(steps)]
         upper = _stacked([draw.upper[0] for draw in draws])

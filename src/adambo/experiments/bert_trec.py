@@ -23,8 +23,8 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
     device, folder = prepare_device(config), data_folder(config.data_dir)
     vocabulary = locate_word_pieces(folder)
     train, test = read_trec(folder, "train"), read_trec(folder, "test")
-    at_once = config.algorithm == "maml"  # for which rows have one shape for all tasks
-    packs = padding_is_left_out(config) and not at_once
+    is_maml = config.algorithm == "maml"  # which wants rows of one shape for all tasks
+    packs = padding_is_left_out(config) and not is_maml
 
     def table(split: Labelled) -> Inputs:
         questions = Sequences(word_piece_ids(split.texts, vocabulary, config.max_length), device, padded_to(device))
@@ -53,4 +53,4 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
         if packs
         else (lambda network, padded: network(padded.tokens, padded.mask)),
     )
-    return HyperRepresentation(config, encoder, config.hidden, classes, splits, device, at_once)
+    return HyperRepresentation(config, encoder, config.hidden, classes, splits, device, at_once=True)

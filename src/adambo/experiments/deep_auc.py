@@ -58,6 +58,7 @@ class DeepAuc(StreamWorkload):
         judged: Further splits, "test" among them.
         p: Share of positives in the training data.
         device: Where the run computes.
+        read: How steps take training examples, if otherwise than judgements do.
     """
 
     config: AucConfig
@@ -71,8 +72,10 @@ class DeepAuc(StreamWorkload):
         judged: dict[str, Split],
         p: float,
         device: torch.device,
+        read: Take | None = None,
     ) -> None:
         self.encoder, self._levels, self._judged, self.p = encoder, (lower, upper), judged, p
+        self._read = read or lower.take
         self._training = [lower] if config.levels == "same" else [lower, upper]
         self.variables = AucVariables().to(device)
         self._score = torch.sigmoid if config.score == "sigmoid" else _unchanged
@@ -85,7 +88,7 @@ class DeepAuc(StreamWorkload):
             self._stream = draws(self._from_all(2 * size), lambda _: None, solver.needs, config.seed)
         else:
             problem = deep_auc(
-                lambda examples: self._score(encoder(lower.take(examples))),
+                lambda examples: self._score(encoder(self._read(examples))),
                 encoder.network,
                 self.variables,
                 p,
@@ -128,7 +131,7 @@ class DeepAuc(StreamWorkload):
             return nn.functional.binary_cross_entropy_with_logits(logits, batch.positive)
 
         return EncoderHeadProblem(
-            lambda batch: self.encoder(self._levels[0].take(batch.inputs)),
+            lambda batch: self.encoder(self._read(batch.inputs)),
             loss,
             loss,
             self.encoder.network,

@@ -22,7 +22,8 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
     device, folder = prepare_device(config), data_folder(config.data_dir)
     vectors = read_vectors(folder, config.vectors)
 
-    by_words = padding_is_left_out(config)
+    is_maml = config.algorithm == "maml"  # which wants rows of one shape for all tasks
+    by_words = padding_is_left_out(config) and not is_maml
 
     def pairs(split: Labelled) -> Inputs:
         assert split.second is not None
@@ -57,4 +58,5 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
         network,
         (lambda called, sentences: called.of_words(sentences)) if by_words else (lambda called, both: called(*both)),
     )
-    return HyperRepresentation(config, encoder, config.features, classes, splits, device)
+    # Every task has its own copies of 151 million weights, so a few of them at a time.
+    return HyperRepresentation(config, encoder, config.features, classes, splits, device, at_once=5)

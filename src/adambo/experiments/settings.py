@@ -31,7 +31,11 @@ INVERSES: dict[str, type[Inverse]] = {
     "released_neumann": ReleasedNeumann,
 }
 _OBJECTS = ("self", "problem", "upper_optimizer", "lower_optimizer")  # what no file can hold
-_EXPERIMENTS_OWN = ("lower_slots", "upper_slots", "at_once")  # the experiment knows them, unless somebody says otherwise
+_EXPERIMENTS_OWN = (
+    "lower_slots",
+    "upper_slots",
+    "at_once",
+)  # the experiment knows them, unless somebody says otherwise
 REQUIRED = inspect.Parameter.empty
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -9,12 +11,12 @@ from adambo.data.files import data_folder
 from adambo.data.imbalance import imbalanced, left_out, stratified
 from adambo.data.labelled import Labelled
 from adambo.data.sentiment140 import read_sentiment140
-from adambo.data.sequences import Sequences
+from adambo.data.sequences import Packed, Padded, Sequences
 from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
 from adambo.experiments.deep_auc import DeepAuc, Split, drawn_from
-from adambo.experiments.solver_workload import Encoder, padded_to, prepare_device
+from adambo.experiments.solver_workload import Encoder, padded_to, padding_is_left_out, prepare_device
 from adambo.models.recurrent import SentenceRNN
 from adambo.models.transformer import ScoreHead, SentenceTransformer
 from adambo.sources import key_of
@@ -29,6 +31,11 @@ class TweetScore(nn.Module):
 
     def forward(self, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         score: torch.Tensor = self.head(self.sentence(tokens, lengths))
+        return score
+
+    def of_packed(self, packed: Packed) -> torch.Tensor:
+        assert isinstance(self.sentence, SentenceTransformer)
+        score: torch.Tensor = self.head(self.sentence.of_packed(packed))
         return score
 
 
@@ -66,8 +73,16 @@ def build(config: TweetAucConfig) -> DeepAuc:
 
     torch.manual_seed(config.seed)
     network = make_network(config, vectors).to(device)
-    encoder = Encoder(config, network, lambda called, padded: called(padded.tokens, padded.lengths))
-    return DeepAuc(config, encoder, lower, upper, judged, p, device)
+
+    def call(called: Any, rows: Packed | Padded) -> torch.Tensor:
+        score: torch.Tensor = called.of_packed(rows) if isinstance(rows, Packed) else called(rows.tokens, rows.lengths)
+        return score
+
+    # The batches of a step are of different lengths. (Judged are rows of one length after the other; and an RNN takes
+    # as long as its longest row, whatever the others have.)
+    packs = padding_is_left_out(config) and isinstance(config, AucTransformerConfig) and config.pooling == "mean"
+    encoder = Encoder(config, network, call)
+    return DeepAuc(config, encoder, lower, upper, judged, p, device, train_table.pack if packs else None)
 
 
 def make_network(config: TweetAucConfig, vectors: WordVectors) -> TweetScore:

@@ -38,8 +38,19 @@ def states_of(rnn: nn.RNN, inputs: Tensor, sizes: list[int]) -> Tensor:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         w_in, w, b_in, b = (getattr(rnn, f"{name}_l{layer}") for name in names)
         given = F.linear(inputs, w_in, b_in + b)
-        inputs = _Forward.apply(given, w.to(given.dtype), sizes)  # type: ignore[no-untyped-call]
+        w = w.to(given.dtype)
+        if torch._C._are_functorch_transforms_active():  # which differentiate plain operations as often as they like
+            inputs = _plain(given, w, sizes)
+        else:
+            inputs = _Forward.apply(given, w, sizes)  # type: ignore[no-untyped-call]
     return inputs
+
+
+def _plain(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
+    states: list[Tensor] = []
+    for now in torch.split(given, sizes):
+        states.append(torch.tanh(now + states[-1][: len(now)] @ w.t() if states else now))
+    return torch.cat(states)
 
 
 class _Forward(Function):

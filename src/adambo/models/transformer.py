@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from adambo.data.sequences import Packed
 from adambo.errors import ConfigError
 from adambo.models.recurrent import FrozenVectors, VectorScale, check_pooling, pool
 
@@ -30,8 +31,11 @@ class Positions(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """(length, width)"""
-        times = torch.arange(length, device=self.frequencies.device, dtype=self.frequencies.dtype)
-        return torch.sin(times[:, None] * self.frequencies + self.phases)
+        return self.at(torch.arange(length, device=self.frequencies.device))
+
+    def at(self, times: Tensor) -> Tensor:
+        """(..., width) for places (...)"""
+        return torch.sin(times[..., None].to(self.frequencies.dtype) * self.frequencies + self.phases)
 
 
 class SentenceTransformer(nn.Module):
@@ -87,6 +91,20 @@ class SentenceTransformer(nn.Module):
         padding = torch.arange(length, device=tokens.device) >= lengths[:, None]
         states = self.encoder(self.words(tokens) + self.positions(length), src_key_padding_mask=padding)
         return pool(states, lengths, self.pooling)
+
+    def of_packed(self, packed: Packed) -> Tensor:
+        """Rows that share shelves -> (n, d), as if each were alone; for pooling "mean"."""
+        tokens, places, owners, first = packed
+        apart = owners[:, :, None] != owners[:, None, :]  # padding looks at padding, not at nothing
+        heads = self.encoder.layers[0].self_attn.num_heads
+        states = self.encoder(
+            self.words(tokens) + self.positions.at(places), mask=apart.repeat_interleave(heads, 0), is_causal=False
+        )
+        # A matrix of rows by words: sums in one order, where adding up by index would take them as they come.
+        belongs = torch.arange(1, len(first) + 1, device=owners.device)[:, None] == owners.flatten()
+        shares = belongs.to(states.dtype) / belongs.sum(1, keepdim=True)
+        pooled: Tensor = shares @ states.flatten(0, 1)
+        return pooled
 
 
 class ScoreHead(nn.Module):
