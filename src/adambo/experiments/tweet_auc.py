@@ -11,11 +11,11 @@ from adambo.data.files import data_folder
 from adambo.data.imbalance import imbalanced, left_out, stratified
 from adambo.data.labelled import Labelled
 from adambo.data.sentiment140 import read_sentiment140
-from adambo.data.sequences import Packed, Padded, Sequences
+from adambo.data.sequences import Packed, Padded, Sequences, WordByWord
 from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
 from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
-from adambo.experiments.deep_auc import DeepAuc, Split, drawn_from
+from adambo.experiments.deep_auc import DeepAuc, Split, Take, drawn_from
 from adambo.experiments.solver_workload import Encoder, padded_to, padding_is_left_out, prepare_device
 from adambo.models.recurrent import SentenceRNN
 from adambo.models.transformer import ScoreHead, SentenceTransformer
@@ -33,9 +33,11 @@ class TweetScore(nn.Module):
         score: torch.Tensor = self.head(self.sentence(tokens, lengths))
         return score
 
-    def of_packed(self, packed: Packed) -> torch.Tensor:
-        assert isinstance(self.sentence, SentenceTransformer)
-        score: torch.Tensor = self.head(self.sentence.of_packed(packed))
+    def without_padding(self, rows: Packed | WordByWord) -> torch.Tensor:
+        sentence: Any = self.sentence  # an RNN reads word by word, a Transformer packed rows
+        score: torch.Tensor = self.head(
+            sentence.of_words(rows) if isinstance(rows, WordByWord) else sentence.of_packed(rows)
+        )
         return score
 
 
@@ -74,15 +76,19 @@ def build(config: TweetAucConfig) -> DeepAuc:
     torch.manual_seed(config.seed)
     network = make_network(config, vectors).to(device)
 
-    def call(called: Any, rows: Packed | Padded) -> torch.Tensor:
-        score: torch.Tensor = called.of_packed(rows) if isinstance(rows, Packed) else called(rows.tokens, rows.lengths)
+    def call(called: Any, rows: Packed | WordByWord | Padded) -> torch.Tensor:
+        score: torch.Tensor = called(*rows) if isinstance(rows, Padded) else called.without_padding(rows)
         return score
 
-    # The batches of a step are of different lengths. (Judged are rows of one length after the other; and an RNN takes
-    # as long as its longest row, whatever the others have.)
-    packs = padding_is_left_out(config) and isinstance(config, AucTransformerConfig) and config.pooling == "mean"
     encoder = Encoder(config, network, call)
-    return DeepAuc(config, encoder, lower, upper, judged, p, device, train_table.pack if packs else None)
+    return DeepAuc(config, encoder, lower, upper, judged, p, device, without_padding(config, train_table))
+
+
+def without_padding(config: TweetAucConfig, rows: Sequences) -> Take | None:
+    """How a step takes its batches, which are of different lengths; rows of one length after the other are judged."""
+    if not padding_is_left_out(config) or (isinstance(config, AucTransformerConfig) and config.pooling != "mean"):
+        return None
+    return rows.pack if isinstance(config, AucTransformerConfig) else rows.word_by_word
 
 
 def make_network(config: TweetAucConfig, vectors: WordVectors) -> TweetScore:
