@@ -1,5 +1,7 @@
 """MAML on all tasks at once makes the steps of MAML from task to task."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from adambo import MAML, Draw
 from adambo.models.bert import BertEncoder
 from adambo.models.recurrent import SentenceRNN
 from adambo.problems.hyper_representation import Episodes, Heads, hyper_representation
+from adambo.vmapped import RightUnderVmap
 
 TASKS = 4
 
@@ -186,9 +189,127 @@ def test_batches_of_unequal_shapes_are_refused():
         MAML(normalised_problem(), at_once=True).step(draws)
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(2), nn.GroupNorm(1, 2)])
-def test_layers_that_vmap_differentiates_wrongly_are_refused(layer):
-    network, head = nn.Sequential(nn.Linear(3, 2), layer), nn.Linear(2, 1)
-    problem = adambo.Problem(lambda b: head(network(b)).sum(), lambda b: head(network(b)).sum(), network, head)
-    with pytest.raises(adambo.SettingError, match=type(layer).__name__):
+class Sentences(nn.Module):
+    """Embeddings, whose padding is not learnt, then something to be tried, and their mean."""
+
+    def __init__(self, then, **how):
+        super().__init__()
+        self.words, self.linear, self.then = nn.Embedding(6, 4, **how), nn.Linear(4, 4), then
+
+    def forward(self, tokens):
+        return self.then(self.linear(self.words(tokens))).mean(1)
+
+
+def on_sentences(then, **how):
+    torch.manual_seed(0)
+    network, head = Sentences(deepcopy(then), **how).double(), nn.Linear(4, 2).double()
+
+    def loss(batch):
+        return F.cross_entropy(head(network(batch[0])), batch[1])
+
+    return adambo.Problem(loss, loss, network, head)
+
+
+def sentence_draws():
+    def batch(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, 6, (5, 3), generator=generator), torch.randint(2, (5,), generator=generator)
+
+    return [Draw(upper=(batch(k),), lower=(batch(k + 9),)) for k in range(TASKS)]
+
+
+@pytest.mark.parametrize("how", [{"padding_idx": 0}, {"padding_idx": -1}, {}], ids=str)
+@pytest.mark.parametrize(
+    "then",
+    [nn.Identity(), nn.LayerNorm(4), nn.RMSNorm(4), nn.GroupNorm(1, 3), lambda t: torch.layer_norm(t, (4,))],
+    ids=["identity", "layer norm", "RMS norm", "group norm", "torch.layer_norm"],
+)
+def test_embeddings_and_norms_make_the_steps_of_one_task_after_the_other(then, how):
+    expected, _ = trained(on_sentences(then, **how), sentence_draws())
+    for found, known in zip(
+        trained(on_sentences(then, **how), sentence_draws(), at_once=True)[0], expected, strict=True
+    ):
+        torch.testing.assert_close(found, known, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("then", "how", "named"),
+    [
+        (nn.BatchNorm1d(3), {}, "batch_norm"),
+        (lambda t: F.instance_norm(t), {}, "instance_norm"),
+        (nn.Identity(), {"scale_grad_by_freq": True}, "scale_grad_by_freq"),
+        (lambda t: t * t.sum().item(), {}, "torch.vmap cannot follow"),
+        (lambda t: torch.cdist(t, t), {}, "second derivative|cannot follow"),
+    ],
+)
+def test_what_vmap_cannot_follow_is_refused_in_a_sentence(then, how, named):
+    problem = on_sentences(then, **how)
+    before = [p.detach().clone() for p in (*problem.x, *problem.y)]
+    solver = MAML(problem, at_once=True)
+    with pytest.raises(adambo.AdamboError, match=named):
+        solver.step(sentence_draws())
+    assert all(torch.equal(p, q) for p, q in zip((*problem.x, *problem.y), before, strict=True))
+    assert not any(solver.ledger.as_dict().values())
+
+
+def test_losses_that_read_parameters_past_their_modules_are_refused():
+    network, head = nn.Linear(3, 2), nn.Linear(2, 1)
+    weight, parts = head.weight, list(network.parameters())
+    losses = {
+        "weight": lambda b: (network(b) @ weight.t()).square().mean(),
+        "bias": lambda b: head(network(b)).square().mean() + sum(p.square().sum() for p in parts),
+    }
+    for loss in losses.values():
+        problem = adambo.Problem(loss, loss, network, head)
+        with pytest.raises(adambo.ProblemError, match="past its module"):
+            MAML(problem, at_once=True).step([Draw((torch.ones(2, 3),), (torch.ones(2, 3),))])
+
+
+def test_a_copy_of_a_solver_whose_losses_are_the_original_s_is_refused():
+    solver = MAML(normalised_problem(), at_once=True)
+    solver.step(draws_of(1))
+    with pytest.raises(adambo.ProblemError, match=r"does not depend on y.*copy of a solver"):
+        deepcopy(solver).step(draws_of(1))
+
+
+def test_a_loss_without_y_a_loss_of_many_numbers_and_empty_batches_are_refused():
+    network, head, one = nn.Linear(3, 2), nn.Linear(2, 1), torch.ones(2, 3)
+    whole = lambda b: head(network(b)).sum()  # noqa: E731
+    for lower, batch, said in (
+        (lambda b: network(b).sum(), one, "does not depend on y"),
+        (lambda b: head(network(b)), one, "one number"),
+        (whole, torch.ones(0, 3), "empty"),
+    ):
+        with pytest.raises(adambo.AdamboError, match=said):
+            MAML(adambo.Problem(whole, lower, network, head), at_once=True).step([Draw((one,), (batch,))])
+
+
+def test_every_inner_loss_must_be_finite():
+    network, head = nn.Linear(3, 2), nn.Linear(2, 1)
+    loss = lambda b: head(network(b[0])).square().mean() + b[1].sum()  # noqa: E731
+    good, bad = (torch.ones(2, 3), torch.zeros(1)), (torch.ones(2, 3), torch.full((1,), torch.inf))
+    with pytest.raises(adambo.NonFiniteError, match="lower loss"):
+        MAML(adambo.Problem(loss, loss, network, head), inner_steps=2, at_once=True).step([Draw((good,), (good, bad))])
+
+
+def test_what_is_told_of_the_last_task_does_not_keep_the_others():
+    info = MAML(normalised_problem(), at_once=True).step(draws_of(1))
+    assert info.x_adapted[0].untyped_storage().nbytes() == info.x_adapted[0].nbytes
+
+
+def test_microbatches_and_tasks_at_once_exclude_each_other():
+    network, head = nn.Linear(3, 2), nn.Linear(2, 1)
+    problem = adambo.EncoderHeadProblem(
+        network, lambda h, b: head(h).sum(), lambda h, b: head(h).sum(), network, head, microbatches=2
+    )
+    with pytest.raises(adambo.SettingError, match="microbatches=2"):
         MAML(problem, at_once=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_layer_norms_in_half_precision_do_not_overflow(dtype):
+    rows = (800 + 3 * random(1, 4, 16)).to(dtype)
+    with RightUnderVmap():
+        found = F.layer_norm(rows, (16,))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, F.layer_norm(rows, (16,)), rtol=0.02, atol=0.02)

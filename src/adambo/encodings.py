@@ -31,8 +31,8 @@ class Cut(NamedTuple):
 class Encodings:
     """Calls the encoder as rarely as the draw allows.
 
-    Only the upper and the cross batch reach the hypergradient in `x`; batches that serve lower steps or Hessian
-    factors alone are encoded without a graph.
+    Only the upper and the cross batch reach the hypergradient in `x`; the features of batches that serve lower steps or
+    Hessian factors alone have no graph.
 
     The graph of a loss can end in three places: at the parameters of the encoder ("x"), at the features ("features":
     they are then leaves, and `cuts` tells what stands behind them), or at `y` alone ("y").
@@ -113,7 +113,9 @@ class Encodings:
             group = [b for b in group if not is_empty(b)]
         with torch.set_grad_enabled(graph), self.masks.of(group[0]) if self.masks else nullcontext():
             if len(group) == 1:
-                self._features[id(batch)] = self._encoded(batch, graph)
+                features = self._encoded(batch, graph)
+                needs_graph = any(batch is known for known in self._with_graph)
+                self._features[id(batch)] = features if needs_graph else tree_map(_detached, features)
                 return
             assert self.join is not None
             together, lengths = self.join(group)

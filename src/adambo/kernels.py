@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from adambo.errors import SecondDerivativeError
 
@@ -33,34 +31,6 @@ def twice_differentiable() -> Iterator[None]:
     """
     with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
         yield
-
-
-class plain_layer_norm(TorchFunctionMode):  # noqa: N801  # used like a function
-    """Compute layer norms from means and variances, inside the block.
-
-    The second derivative of torch's own is wrong under `torch.vmap` where its weight is differentiated too
-    (pytorch/functorch#534; 4e-4 of a meta-gradient of a small BERT).
-
-    Example:
-        >>> rows, weight, bias = torch.randn(5, 3), torch.randn(3), torch.randn(3)
-        >>> own = nn.functional.layer_norm(rows, (3,), weight, bias)
-        >>> with plain_layer_norm():
-        ...     torch.allclose(nn.functional.layer_norm(rows, (3,), weight, bias), own, atol=1e-6)
-        True
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (_layer_norm if func is nn.functional.layer_norm else func)(*args, **(kwargs or {}))
-
-
-def _layer_norm(
-    input: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Tensor:
-    axes = tuple(range(-len(normalized_shape), 0))
-    centred = input - input.mean(axes, keepdim=True)
-    result = centred * torch.rsqrt(centred.square().mean(axes, keepdim=True) + eps)
-    result = result if weight is None else result * weight
-    return result if bias is None else result + bias
 
 
 def explained(error: RuntimeError, modules: Sequence[nn.Module]) -> RuntimeError:

@@ -247,7 +247,8 @@ class EncoderHeadProblem(Problem):
             function from a list of batches to (joined batch, list of lengths) does the same for batches that need
             padding or have another form. An encoder with BatchNorm then normalises over all of them.
         one_call: With `concatenate`, batches that serve lower steps or Hessian factors alone, which need no graph, get
-            no call of their own: for encoders whose time is launches, or the reading of weights.
+            no call of their own: for encoders whose time is launches, or the reading of weights. Their activations
+            are kept, and their rows gone through in the backward pass, for nothing.
         microbatches: The encoder works through a batch in so many parts, of which only one has its activations in
             memory at a time; the hypergradient is the same to rounding, if the encoder treats every example alone. It
             costs one more forward pass of all parts but the last, made in the backward pass.

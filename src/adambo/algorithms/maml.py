@@ -54,7 +54,7 @@ class MAML(MetaLearning):
         at_once: Go through all tasks of a step (or through so many of them) side by side, by `torch.vmap`: few launches
             on a GPU, and memory for some copies of all parameters per task. For problems whose x and y are given as
             modules, whose batches are tensors (or tuples, lists, dictionaries, or other pytrees of them) of one shape
-            for all tasks, and whose losses `torch.vmap` can follow. Dropout follows torch's generator.
+            for all tasks, and whose losses `torch.vmap` can follow. Dropout follows torch's generator, not draw.seed.
 
     Example:
         Two tasks with the optima −1 and 3: the best start is in the middle.
@@ -92,6 +92,7 @@ class MAML(MetaLearning):
     def _over_tasks(self, draws: Sequence[Draw]) -> tuple[Vector, Tensor, Vector]:
         if self._tasks is None:
             return super()._over_tasks(draws)
+        found = self._tasks.run(draws, self.lower_optimizer.param_groups[0]["lr"], self.first_order)
         for draw in draws:
             for name, batches in (("lower", draw.lower), ("upper", draw.upper)):
                 for batch in batches:
@@ -100,10 +101,9 @@ class MAML(MetaLearning):
         self.ledger.grad_x_f, self.ledger.grad_y_f = self.ledger.grad_x_f + tasks, self.ledger.grad_y_f + tasks
         self.ledger.grad_x_g, self.ledger.grad_y_g = self.ledger.grad_x_g + steps, self.ledger.grad_y_g + steps
         self.ledger.hessian_vector += 0 if self.first_order else steps
-        found = self._tasks.run(draws, self.lower_optimizer.param_groups[0]["lr"], self.first_order)
         self.guard.watch("the upper loss", found.losses[:, 0])
-        self.guard.watch("the lower loss", found.losses[:, 1])
-        return found
+        self.guard.watch("the lower loss", found.losses[:, 1:])
+        return found.meta, found.losses[:, :2], found.adapted
 
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         self.ledger.grad_x_g += 1

@@ -53,4 +53,6 @@ def build(config: BertTrecConfig) -> HyperRepresentation:
         if packs
         else (lambda network, padded: network(padded.tokens, padded.mask)),
     )
-    return HyperRepresentation(config, encoder, config.hidden, classes, splits, device, at_once=True)
+    return HyperRepresentation(
+        config, encoder, config.hidden, classes, splits, device, at_once=config.precision != "bf16"
+    )

@@ -55,6 +55,7 @@ class HyperRepresentation(SolverWorkload):
         splits: "train", "test" and perhaps "validation".
         device: Where the run computes.
         at_once: How many tasks of a step MAML goes through at once, True for all; inputs are then tensors of one shape.
+            (Not in bf16: torch.vmap loses its way among the types of autocast.)
     """
 
     config: HyperRepresentationConfig
@@ -70,7 +71,7 @@ class HyperRepresentation(SolverWorkload):
         at_once: bool | int = False,
     ) -> None:
         self.encoder, self.splits, self.device = encoder, splits, device
-        self._at_once = at_once if config.algorithm == "maml" else False
+        self._at_once = config.settings.get("at_once", at_once) if config.algorithm == "maml" else False
         self._per_task = config.adapter == "per_task" and config.algorithm not in ("maml", "anil", "adam")
         count = config.tasks if self._per_task else 1
         self.heads = Heads(
@@ -88,7 +89,7 @@ class HyperRepresentation(SolverWorkload):
                 self._encode, encoder.network, self.heads, config.mu, adapter, config.microbatches, concatenate=True
             )
             extra = {"lower_slots": slots, "upper_slots": slots} if config.algorithm == "saba" else {}
-            extra |= {"at_once": self._at_once} if self._at_once else {}
+            extra |= {"at_once": at_once} if self._at_once and "at_once" not in config.settings else {}
             solver = build_solver(config.algorithm, problem, config.settings, **extra)
         super().__init__(config, solver, steps_per_epoch=slots, metric="accuracy")
 

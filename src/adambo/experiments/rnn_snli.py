@@ -59,4 +59,6 @@ def build(config: RnnSnliConfig) -> HyperRepresentation:
         (lambda called, sentences: called.of_words(sentences)) if by_words else (lambda called, both: called(*both)),
     )
     # Every task has its own copies of 151 million weights, so a few of them at a time.
-    return HyperRepresentation(config, encoder, config.features, classes, splits, device, at_once=5)
+    return HyperRepresentation(
+        config, encoder, config.features, classes, splits, device, at_once=config.precision != "bf16" and 5
+    )

@@ -125,8 +125,8 @@ def try_out(algorithm: str, settings: Mapping[str, Any]) -> None:
     Raises:
         SettingError: For a value that it refuses.
     """
-    x, y = (torch.zeros(1, requires_grad=True) for _ in range(2))
-    problem = Problem(lambda batch: (x + y).square().sum(), lambda batch: (x - y).square().sum(), x, y)
+    x, y = (torch.nn.ParameterList([torch.zeros(1)]) for _ in range(2))
+    problem = Problem(lambda batch: (x[0] + y[0]).square().sum(), lambda batch: (x[0] - y[0]).square().sum(), x, y)
     with _silence():  # what is to be said is said when the solver of the run is built
         _built(algorithm, problem, {name: value for name, value in settings.items() if name != "store"})
 

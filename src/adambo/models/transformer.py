@@ -94,6 +94,8 @@ class SentenceTransformer(nn.Module):
 
     def of_packed(self, packed: Packed) -> Tensor:
         """Rows that share shelves -> (n, d), as if each were alone; for pooling "mean"."""
+        if self.pooling != "mean":
+            raise ConfigError(f'pooling={self.pooling!r}: packed rows can be pooled by their "mean" alone.')
         tokens, places, owners, first = packed
         apart = owners[:, :, None] != owners[:, None, :]  # padding looks at padding, not at nothing
         heads = self.encoder.layers[0].self_attn.num_heads
@@ -102,8 +104,9 @@ class SentenceTransformer(nn.Module):
         )
         # A matrix of rows by words: sums in one order, where adding up by index would take them as they come.
         belongs = torch.arange(1, len(first) + 1, device=owners.device)[:, None] == owners.flatten()
-        shares = belongs.to(states.dtype) / belongs.sum(1, keepdim=True)
-        pooled: Tensor = shares @ states.flatten(0, 1)
+        shares = belongs / belongs.sum(1, keepdim=True).to(self.positions.frequencies.dtype)
+        with torch.autocast(tokens.device.type, enabled=False):
+            pooled: Tensor = shares @ states.flatten(0, 1).to(shares.dtype)
         return pooled
 
 

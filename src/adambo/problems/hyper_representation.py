@@ -106,7 +106,9 @@ def hyper_representation(
         >>> info = AdamBO(problem).step(episodes, episodes)
     """
     per_task = adapter == "per_task"
-    kept = nn.ParameterList(heads)  # a module, in which parameters can be exchanged for those of a task
+    # A module, in which parameters can be exchanged for those of a task; it would make parameters of other tensors.
+    are_parameters = all(isinstance(part, nn.Parameter) and part.requires_grad for part in heads)
+    kept: Any = nn.ParameterList(heads) if are_parameters else list(heads)
 
     def of(targets: Targets) -> Heads:
         weights, biases = kept
