@@ -236,6 +236,12 @@ def test_what_is_encoded_in_one_call_for_the_lower_level_alone_has_no_graph():
     assert graphs == [False, True, True]
 
 
+def test_features_of_the_lower_level_have_no_graph_beside_an_empty_upper_batch():
+    problem, _ = counted_problem(concatenate=True, one_call=True)
+    lower = batch_of(1)
+    assert not problem.encodings(Draw(((),), (lower,))).features(lower, "x").requires_grad
+
+
 def test_a_warm_start_in_one_call_builds_no_graph():
     problem, counting = counted_problem(concatenate=True, one_call=True)
     adambo.AdamBO(problem, **SETTINGS).warm_start([batch_of(k) for k in range(4)])

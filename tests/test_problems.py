@@ -194,6 +194,19 @@ def test_with_other_data_below_the_auc_problem_rewards_that_the_two_differ():
         torch.testing.assert_close(found, known, rtol=1e-9, atol=1e-12)
 
 
+def test_heads_that_are_no_parameters_stay_what_they_are():
+    encoder = nn.Linear(3, 4)
+    weights, bias = torch.zeros(1, 2, 4, requires_grad=True), torch.ones(1, 2)
+    problem = hyper_representation(encoder, encoder, Heads(weights, bias), mu=0.1, adapter="shared")
+    assert len(problem.y) == 1
+    assert problem.y[0] is weights
+    labels = torch.tensor([[0, 1, 0, 1]])
+    episodes = Episodes(torch.tensor([0]), torch.randn(4, 3), labels, support=2)
+    adambo.AdamBO(problem, lower_lr=0.5).step(episodes, episodes)
+    assert torch.equal(bias, torch.ones(1, 2))
+    assert weights.abs().max() > 0
+
+
 def test_joined_batches_of_auc_make_the_same_steps_with_one_call_of_the_network():
     batches = [Examples(torch.randn(n, 3), (torch.rand(n) < 0.7).double()) for n in (6, 5, 7, 4, 6, 8)]
     start, ends, calls = nn.Linear(3, 1).state_dict(), [], []

@@ -103,6 +103,23 @@ def test_a_transformer_reads_packed_rows_as_if_each_were_alone(length):
     same_with_gradients(model, expected, found)
 
 
+def test_packed_rows_of_a_transformer_that_takes_maxima_are_refused():
+    model = SentenceTransformer(torch.randn(9, 6), 1, 3, 10, 0.0, "max")
+    with pytest.raises(adambo.errors.ConfigError, match="pooling='max'"):
+        model.of_packed(Sequences(ROWS).pack(torch.tensor([0, 1])))
+
+
+def test_packed_rows_are_pooled_in_full_precision_under_autocast():
+    torch.manual_seed(0)
+    model, sequences, indices = (
+        SentenceTransformer(torch.randn(9, 6), 1, 3, 10, 0.0, "mean"),
+        Sequences(ROWS),
+        torch.arange(7),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.of_packed(sequences.pack(indices)).dtype == torch.float32
+
+
 @pytest.mark.parametrize("pooling", ["max", "mean", "last"])
 def test_an_rnn_reads_words_without_padding_as_it_reads_them_padded(pooling):
     torch.manual_seed(0)
