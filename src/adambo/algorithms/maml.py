@@ -93,17 +93,23 @@ class MAML(MetaLearning):
         if self._tasks is None:
             return super()._over_tasks(draws)
         found = self._tasks.run(draws, self.lower_optimizer.param_groups[0]["lr"], self.first_order)
-        for draw in draws:
-            for name, batches in (("lower", draw.lower), ("upper", draw.upper)):
-                for batch in batches:
-                    self.ledger.read(name, batch)
-        tasks, steps = len(draws), len(draws) * self.inner_steps
-        self.ledger.grad_x_f, self.ledger.grad_y_f = self.ledger.grad_x_f + tasks, self.ledger.grad_y_f + tasks
-        self.ledger.grad_x_g, self.ledger.grad_y_g = self.ledger.grad_x_g + steps, self.ledger.grad_y_g + steps
-        self.ledger.hessian_vector += 0 if self.first_order else steps
+        self._count(draws)
         self.guard.watch("the upper loss", found.losses[:, 0])
         self.guard.watch("the lower loss", found.losses[:, 1:])
         return found.meta, found.losses[:, :2], found.adapted
+
+    def _count(self, draws: Sequence[Draw]) -> None:
+        """What one task after the other would have counted."""
+        ledger, steps = self.ledger, len(draws) * self.inner_steps
+        ledger.grad_x_f += len(draws)
+        ledger.grad_y_f += len(draws)
+        ledger.grad_x_g += steps
+        ledger.grad_y_g += steps
+        ledger.hessian_vector += 0 if self.first_order else steps
+        for draw in draws:
+            for name, batches in (("lower", draw.lower), ("upper", draw.upper)):
+                for batch in batches:
+                    ledger.read(name, batch)
 
     def _inner_gradient(self, task: Task, s: int) -> tuple[Tensor, Vector]:
         self.ledger.grad_x_g += 1

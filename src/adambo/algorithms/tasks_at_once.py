@@ -78,8 +78,7 @@ class TasksAtOnce:
         """
         size = self._most or len(draws)
         groups = [draws[k : k + size] for k in range(0, len(draws), size)]
-        stacked = [([_stacked(batches) for batches in zip(*(draw.lower for draw in group), strict=True)],
-                    _stacked([draw.upper[0] for draw in group])) for group in groups]  # fmt: skip
+        stacked = [_side_by_side(group) for group in groups]
         try:
             with twice_differentiable(), RightUnderVmap():
                 self._look_through(draws[0])
@@ -171,6 +170,12 @@ class _Live(nn.Module):
             came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ProblemError(f"The {name} loss returned {came}, but a loss is one number.")
         return loss
+
+
+def _side_by_side(draws: Sequence[Draw]) -> tuple[list[Any], Any]:
+    """The lower batches of each inner step, and the upper ones."""
+    lower = zip(*(draw.lower for draw in draws), strict=True)
+    return [_stacked(batches) for batches in lower], _stacked([draw.upper[0] for draw in draws])
 
 
 def _stacked(batches: Sequence[Batch]) -> Any:
