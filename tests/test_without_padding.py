@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import adambo
 from adambo.data.sequences import Sequences, shelved
-from adambo.models.recurrent import PairEncoder, SentenceRNN
+from adambo.models.recurrent import PairEncoder, SentenceRNN, largest_states, pool
 from adambo.models.transformer import SentenceTransformer
 
 bert = pytest.importorskip("adambo.models.bert")
@@ -163,3 +163,20 @@ def test_a_second_derivative_without_padding_is_that_with_it(kind):
     assert products[0]
     for expected, found in zip(*products, strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_the_largest_states_are_those_of_a_padded_table_and_so_is_their_gradient():
+    lengths = torch.tensor([3, 1, 4])
+    sentences = Sequences([[5, 6, 7], [8], [9, 9, 1, 2]]).word_by_word(torch.tensor([0, 1, 2]))
+    states = torch.randn(8, 5, dtype=torch.float64, requires_grad=True)
+    table = torch.zeros(12, 5, dtype=torch.float64).index_copy(0, sentences.places, states).view(3, 4, 5)
+    expected, above = pool(table, lengths, "max"), torch.randn(3, 5, dtype=torch.float64)
+    found = largest_states(states, sentences.places, 3, 4)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    (mine,), (theirs,) = (torch.autograd.grad(each, states, above) for each in (found, expected))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_a_state_that_is_not_a_number_is_the_largest():
+    states = torch.tensor([[1.0], [float("nan")], [2.0]])
+    assert largest_states(states, torch.arange(3), 1, 3).isnan().all()

@@ -9,17 +9,21 @@ d_t = ∂L/∂a_t and g_t what comes from above h_t,
     d_t = (g_t + d_{t+1} W) ∘ (1 − h_t²)                 ∂L/∂W = Σ_t d_tᵀ h_{t−1}
 
 which is again a recurrence, from the end; and differentiating it gives one from the beginning. (The kernels of cuDNN
-have no second derivative, and those of plain torch write all gradients of W.)
+have no second derivative, and those of plain torch write all gradients of W.) Where TensorFloat-32 is allowed, W is
+read in half precision (`half_operands`) in the first two; the second derivative is left as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
+
+from adambo.models import half_operands
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it would be unrolled, anew for every shape
@@ -37,7 +41,8 @@ def states_of(rnn: nn.RNN, inputs: Tensor, sizes: list[int]) -> Tensor:
             inputs = F.dropout(inputs, rnn.dropout, rnn.training)
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         w_in, w, b_in, b = (getattr(rnn, f"{name}_l{layer}") for name in names)
-        given = F.linear(inputs, w_in, b_in + b)
+        # States lie between −1 and 1; of what the first layer is given nothing is known.
+        given = (half_operands.linear if layer else F.linear)(inputs, w_in, b_in + b)
         w = w.to(given.dtype)
         if torch._C._are_functorch_transforms_active():  # which differentiate plain operations as often as they like
             inputs = _plain(given, w, sizes)
@@ -58,12 +63,7 @@ class _Forward(Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-        h = given.clone()
-        before = None
-        for now in torch.split(h, sizes):
-            if before is not None:
-                now.addmm_(before[: len(now)], w.t())
-            before = now.tanh_()
+        h = (_states_by_halves if half_operands.suffice_for(given) else _states)(given, w, sizes)
         ctx.save_for_backward(h, w)
         ctx.sizes = sizes
         return h
@@ -79,15 +79,10 @@ class _Backward(Function):
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        d = g.clone(memory_format=torch.contiguous_format)
-        after = None
-        for now, state in zip(reversed(torch.split(d, sizes)), reversed(torch.split(h, sizes)), strict=True):
-            if after is not None:
-                now[: len(after)].addmm_(after, w)
-            after = torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now)  # d_t in the place of g_t
+        d, for_w = (_gradients_by_halves if half_operands.suffice_for(g) else _gradients)(g, h, w, sizes)
         ctx.save_for_backward(g, h, w, d)
         ctx.sizes = sizes
-        return d, _later(d, sizes).t() @ _earlier(h, sizes)
+        return d, for_w
 
     @staticmethod
     def backward(ctx: Any, u: Tensor, v: Tensor) -> Any:
@@ -109,6 +104,58 @@ class _Backward(Function):
         for_h = e.mul_(p).mul_(h).mul_(-2)
         _add_to_earlier(for_h, _later(d, sizes) @ v, sizes)
         return q, for_h, _later(d, sizes).t() @ _earlier(q, sizes), None
+
+
+def _states(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
+    h = given.clone()
+    before = None
+    for now in torch.split(h, sizes):
+        if before is not None:
+            now.addmm_(before[: len(now)], w.t())
+        before = now.tanh_()
+    return h
+
+
+def _gradients(g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    d = g.clone(memory_format=torch.contiguous_format)
+    after = None
+    for now, state in _from_the_end(sizes, d, h):
+        if after is not None:
+            now[: len(after)].addmm_(after, w)
+        after = torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now)  # d_t in the place of g_t
+    return d, _later(d, sizes).t() @ _earlier(h, sizes)
+
+
+def _states_by_halves(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
+    """`_states`, with operands in half precision."""
+    h, halves, w = torch.empty_like(given), torch.empty_like(given, dtype=torch.half), w.half()
+    before = None
+    for start, now, half in zip(*(torch.split(rows, sizes) for rows in (given, h, halves)), strict=True):
+        a = start if before is None else half_operands.product(start, before[: len(start)], w.t())
+        before = half.copy_(torch.tanh(a, out=now))
+    return h
+
+
+def _gradients_by_halves(g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+    """`_gradients`, with operands in half precision."""
+    scale = half_operands.scale_of(g)
+    g, w = g * scale, w.half()
+    d = torch.ops.aten.tanh_backward(g, h)  # which is right already where a sentence ends
+    halves = torch.empty_like(d, dtype=torch.half)
+    after = None
+    for now, above, state, half in _from_the_end(sizes, d, g, h, halves):
+        if after is not None:
+            count = len(after)
+            e = half_operands.product(above[:count], after, w)
+            torch.ops.aten.tanh_backward.grad_input(e, state[:count], grad_input=now[:count])
+        after = half.copy_(now)
+    for_w = half_operands.plain_product(_later(halves, sizes).t(), _earlier(h, sizes).half())
+    return d.div_(scale), for_w.div_(scale)
+
+
+def _from_the_end(sizes: list[int], *each: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The rows of the last step, then those of the step before, ..."""
+    return zip(*(reversed(torch.split(rows, sizes)) for rows in each), strict=True)
 
 
 def _later(rows: Tensor, sizes: list[int]) -> Tensor:

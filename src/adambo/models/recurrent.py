@@ -85,6 +85,21 @@ def pool(states: Tensor, lengths: Tensor, how: Pooling) -> Tensor:
     return states.masked_fill(padding, 0).sum(dim=1) / lengths[:, None].to(states.dtype)
 
 
+def largest_states(states: Tensor, places: Tensor, count: int, longest: int) -> Tensor:
+    """The maximum over the states of each of `count` sentences, which are at `places` of a (count · longest) table.
+
+    Where the largest stand is found without a graph; they are then picked out of the states, and so is the gradient put
+    back. (Through the table it went over all padding four times: 8 of the 31 ms of a step of `rnn-snli` on an H200.) Of
+    equal states the first has the gradient.
+    """
+    with torch.no_grad():
+        table = states.new_full((count * longest, states.shape[1]), -torch.inf).index_copy_(0, places, states)
+        step = table.view(count, longest, -1).argmax(1)
+        row = places.new_zeros(count * longest).index_copy_(0, places, torch.arange(len(places), device=places.device))
+        chosen = row.view(count, longest).gather(1, step)
+    return states.gather(0, chosen)
+
+
 class SentenceRNN(nn.Module):
     """A tanh RNN over word vectors; the states of a sentence are pooled to one vector.
 
@@ -126,6 +141,8 @@ class SentenceRNN(nn.Module):
         """The same of n sentences without padding -> (n, hidden)"""
         tokens, sizes, places, lengths = sentences
         states = states_of(self.rnn, self.words(tokens), sizes.tolist())
+        if self.pooling == "max":
+            return largest_states(states, places, len(lengths), len(sizes))
         table = states.new_zeros(len(lengths) * len(sizes), self.width).index_copy(0, places, states)
         return pool(table.view(len(lengths), len(sizes), self.width), lengths, self.pooling)
 
