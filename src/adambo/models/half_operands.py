@@ -4,10 +4,13 @@ Who allows TensorFloat-32 (`torch.set_float32_matmul_precision("high")`) has ope
 has 10 bits as well, in half of the memory: where a large matrix meets a few rows again and again, as in an RNN, reading
 it is what takes the time, and it is read in half of it. (96 rows and 4096 × 4096 weights on an H200: 17 instead of 31
 microseconds.) What half precision lacks is range: gradients are scaled into it by a power of two first.
+
+Where halves will not do, all of this is as if it were not there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,30 +33,47 @@ def suffice_for(operand: Tensor) -> bool:
     )
 
 
-def product(added: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """added + left @ right, in float32; left and right are in half precision."""
-    if left.is_cuda:
-        return torch.addmm(added, left, right, out_dtype=torch.float32)
-    return torch.addmm(added, left.float(), right.float())  # a CPU has no such product: this is what it would give
+def rounding_of(operand: Tensor) -> Callable[[Tensor], Tensor]:
+    """How the operands of its products are rounded."""
+    return Tensor.half if suffice_for(operand) else lambda unrounded: unrounded
 
 
-def plain_product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, likewise."""
+def add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
+    """into += left @ right"""
+    if left.dtype == into.dtype:
+        into.addmm_(left, right)
+    elif left.is_cuda:
+        torch.addmm(into, left, right, out_dtype=torch.float32, out=into)
+    else:  # a CPU has no such product: this is what it would give
+        into.addmm_(left.float(), right.float())
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, in float32 if they are halves."""
+    if left.dtype != torch.half:
+        return left @ right
     if left.is_cuda:
         return torch.mm(left, right, out_dtype=torch.float32)
     return left.float() @ right.float()
 
 
-def scale_of(gradients: Tensor) -> Tensor:
-    """The power of two that brings them into the range of half precision; on their device, nobody waits for it.
-
-    Example:
-        >>> scale_of(torch.tensor([3e-9, -1e-12])) * 3e-9 <= 2**-HEADROOM
-        tensor(True)
-    """
+def scale_of(gradients: Tensor) -> Tensor | None:
+    """The power of two that brings them into the range of half precision; on their device, nobody waits for it."""
+    if not suffice_for(gradients):
+        return None
     largest = torch.linalg.vector_norm(gradients, torch.inf)
     exponent = torch.frexp(largest).exponent.clamp(min=SMALLEST)  # largest < 2^exponent
     return torch.ldexp(torch.ones_like(largest), -HEADROOM - exponent)
+
+
+def times(gradients: Tensor, scale: Tensor | None) -> Tensor:
+    """A copy of them, scaled."""
+    return gradients.clone(memory_format=torch.contiguous_format) if scale is None else gradients.contiguous() * scale
+
+
+def divided(scaled: Tensor, scale: Tensor | None) -> Tensor:
+    """The same without their scale, in their place."""
+    return scaled if scale is None else scaled.div_(scale)
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -68,7 +88,7 @@ class _Linear(Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(inputs, weight)
-        return product(bias, inputs.half(), weight.half().t())
+        return product(inputs.half(), weight.half().t()).add_(bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -76,6 +96,6 @@ class _Linear(Function):
         if torch.is_grad_enabled():  # it is to be differentiated once more, which plain products can be
             return g @ weight, g.t() @ inputs, g.sum(0)
         scale = scale_of(g)
-        halves = (g * scale).half()
-        for_inputs = plain_product(halves, weight.half()).div_(scale)
-        return for_inputs, plain_product(halves.t(), inputs.half()).div_(scale), g.sum(0)
+        halves = times(g, scale).half()
+        for_inputs, for_weight = product(halves, weight.half()), product(halves.t(), inputs.half())
+        return divided(for_inputs, scale), divided(for_weight, scale), g.sum(0)

@@ -15,7 +15,6 @@ read in half precision (`half_operands`) in the first two; the second derivative
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -63,7 +62,7 @@ class _Forward(Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-        h = (_states_by_halves if half_operands.suffice_for(given) else _states)(given, w, sizes)
+        h = _states(given, w, sizes)
         ctx.save_for_backward(h, w)
         ctx.sizes = sizes
         return h
@@ -79,7 +78,7 @@ class _Backward(Function):
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        d, for_w = (_gradients_by_halves if half_operands.suffice_for(g) else _gradients)(g, h, w, sizes)
+        d, for_w = _gradients(g, h, w, sizes)
         ctx.save_for_backward(g, h, w, d)
         ctx.sizes = sizes
         return d, for_w
@@ -107,55 +106,26 @@ class _Backward(Function):
 
 
 def _states(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-    h = given.clone()
+    operand = half_operands.rounding_of(given)
+    h, w = given.clone(), operand(w)
     before = None
     for now in torch.split(h, sizes):
         if before is not None:
-            now.addmm_(before[: len(now)], w.t())
-        before = now.tanh_()
+            half_operands.add_product(now, before[: len(now)], w.t())
+        before = operand(now.tanh_())
     return h
 
 
 def _gradients(g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    d = g.clone(memory_format=torch.contiguous_format)
+    operand, scale = half_operands.rounding_of(g), half_operands.scale_of(g)
+    d, w = half_operands.times(g, scale), operand(w)
     after = None
-    for now, state in _from_the_end(sizes, d, h):
+    for now, state in zip(reversed(torch.split(d, sizes)), reversed(torch.split(h, sizes)), strict=True):
         if after is not None:
-            now[: len(after)].addmm_(after, w)
-        after = torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now)  # d_t in the place of g_t
-    return d, _later(d, sizes).t() @ _earlier(h, sizes)
-
-
-def _states_by_halves(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-    """`_states`, with operands in half precision."""
-    h, halves, w = torch.empty_like(given), torch.empty_like(given, dtype=torch.half), w.half()
-    before = None
-    for start, now, half in zip(*(torch.split(rows, sizes) for rows in (given, h, halves)), strict=True):
-        a = start if before is None else half_operands.product(start, before[: len(start)], w.t())
-        before = half.copy_(torch.tanh(a, out=now))
-    return h
-
-
-def _gradients_by_halves(g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """`_gradients`, with operands in half precision."""
-    scale = half_operands.scale_of(g)
-    g, w = g * scale, w.half()
-    d = torch.ops.aten.tanh_backward(g, h)  # which is right already where a sentence ends
-    halves = torch.empty_like(d, dtype=torch.half)
-    after = None
-    for now, above, state, half in _from_the_end(sizes, d, g, h, halves):
-        if after is not None:
-            count = len(after)
-            e = half_operands.product(above[:count], after, w)
-            torch.ops.aten.tanh_backward.grad_input(e, state[:count], grad_input=now[:count])
-        after = half.copy_(now)
-    for_w = half_operands.plain_product(_later(halves, sizes).t(), _earlier(h, sizes).half())
-    return d.div_(scale), for_w.div_(scale)
-
-
-def _from_the_end(sizes: list[int], *each: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The rows of the last step, then those of the step before, ..."""
-    return zip(*(reversed(torch.split(rows, sizes)) for rows in each), strict=True)
+            half_operands.add_product(now[: len(after)], after, w)
+        after = operand(torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now))  # d_t in the place of g_t
+    for_w = half_operands.product(operand(_later(d, sizes)).t(), operand(_earlier(h, sizes)))
+    return half_operands.divided(d, scale), half_operands.divided(for_w, scale)
 
 
 def _later(rows: Tensor, sizes: list[int]) -> Tensor:
