@@ -620,7 +620,7 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
     for seed, first in enumerate((30, 20)):
         folder = write("slip", seed, [0.5, 0.7], kind="monitored")
         lines = [
-            {"step": step, "lower_error": step / 10 + 1 + seed, "cosine": 0.5, "residual": None}
+            {"step": step, "lower_error": step / 10 + 1 + seed, "cosine": 0.5, "residual": None, "curvature": 2.0 + step}
             | (
                 {"warnings": [{"name": "LowerLevelDoesNotTrack", "step": step, "message": "m"}]}
                 if step >= first
@@ -633,6 +633,7 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
     adambo, slip = table("monitored")
     assert (slip["lower error"], slip["cosine of h"], slip["residual of z"]) == ("5.5", "0.5", "–")
     assert slip["warnings, first at"] == "LowerLevelDoesNotTrack: step 20 (2 of 2 seeds)"
+    assert (slip["curvature"], adambo["curvature"]) == ("2 → 42", "–")
     assert (adambo["warnings, first at"], adambo["lower error"]) == ("none", "–")
     assert "No measurements of AdamBO." in notes("monitored")
     (block,) = blocks(Archive(Path("results")), "monitored")

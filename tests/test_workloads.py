@@ -330,6 +330,79 @@ def test_hessian_factors_of_auc_need_no_batches_of_their_own(algorithm, monkeypa
     assert thrifty.oracles()["samples"] <= lavish.oracles()["samples"]
 
 
+# Those whose steps are element by element: with one rate for all it does not matter how parameters are grouped.
+BY_ELEMENT = ("adambo", "vradambo", "stocbio", "ttsa", "masoba", "sustain", "vrbo", "adam")
+
+
+def moved(workload, steps=3):
+    """a, b and the network after some steps, from where all runs begin."""
+    workload.begin()
+    for number in range(steps):
+        workload.step(number)
+    return [workload.variables.a, workload.variables.b, *workload.encoder.network.parameters()]
+
+
+@pytest.mark.parametrize("algorithm", BY_ELEMENT)
+def test_a_rate_of_their_own_moves_a_and_b_and_nothing_else_at_first(algorithm):
+    values = configure("cancer-auc", algorithm, "tiny").config.settings
+    plain, same = (built("cancer-auc", algorithm, **more) for more in ({}, {"offset_lr": values["lr"]}))
+    for one, other in zip(moved(plain), moved(same), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    still, twice = (built("cancer-auc", algorithm, offset_lr=rate) for rate in (0.0, 2 * values["lr"]))
+    a, b, *network = moved(still, steps=1)
+    doubled = moved(twice, steps=1)
+    once = moved(built("cancer-auc", algorithm), steps=1)
+    assert (a.item(), b.item()) == (0.0, 0.0)
+    for one, other in zip(network, once[2:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(doubled[1], 2 * once[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("algorithm", ["slip", "borep", "accbo"])
+def test_where_steps_are_normalised_the_network_moves_while_a_and_b_rest(algorithm):
+    workload = built("cancer-auc", algorithm, offset_lr=0.0)
+    before = [p.detach().clone() for p in workload.encoder.network.parameters()]
+    a, b, *network = moved(workload, steps=1)
+    assert (a.item(), b.item()) == (0.0, 0.0)
+    assert any(not torch.equal(p, start) for p, start in zip(network, before, strict=True))
+
+
+def test_a_run_with_groups_of_parameters_resumes():
+    whole, resumed = (built("cancer-auc", offset_lr=0.3, one_batch=True) for _ in range(2))
+    moved(whole)
+    resumed.load_state_dict(whole.state_dict())
+    assert [whole.step(k).item() for k in (3, 4)] == [resumed.step(k).item() for k in (3, 4)]
+
+
+@pytest.mark.parametrize("algorithm", ["adambo", "stocbio", "slip", "vrbo", "accbo"])
+def test_one_batch_serves_all_roles_and_is_as_large_as_two(algorithm):
+    workload = built("cancer-auc", algorithm, one_batch=True, batch_size=10)
+    draw, needs = workload.draw(5), workload.solver.needs
+    roles = ("upper", "lower", "cross", "hessian")
+    assert [len(getattr(draw, role)) for role in roles] == [getattr(needs, role) for role in roles]
+    for role in roles:
+        assert {id(batch) for batch in getattr(draw, role)} == {id(batch) for batch in draw.upper}
+    assert {len(batch) for batch in draw.upper} == {20}
+    assert workload.steps_per_epoch == built("cancer-auc", algorithm, batch_size=10).steps_per_epoch
+    start = workload.oracles()["samples"]
+    workload.step(5)
+    # Of AdamBO, the one batch in four roles.
+    assert algorithm != "adambo" or workload.oracles()["samples"] - start == 4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values", "said"),
+    [
+        ("saba", {"one_batch": True}, r"one_batch=true.*not saba"),
+        ("slip", {"one_batch": True, "levels": "halves"}, r"one_batch=true.*levels=same"),
+        ("slip", {"offset_lr": -0.1}, r"offset_lr=-0\.1: give 0 or more"),
+    ],
+)
+def test_batches_and_rates_that_cannot_be_are_refused(algorithm, values, said):
+    with pytest.raises(ConfigError, match=said):
+        configure("cancer-auc", algorithm, "tiny", values)
+
+
 def test_halves_are_judged_apart_too():
     scores = built("cancer-auc", levels="halves").evaluate()
     assert set(scores) == {"train", "test", "lower half", "upper half"}

@@ -223,6 +223,10 @@ class AucConfig(RunConfig):
     """Examples in a batch."""
     snapshot_batch: int = 64
     """Examples in VRBO's large batch (and in the first of VR-AdamBO)."""
+    one_batch: bool = False
+    """One batch of 2 * batch_size examples serves all roles of a step; else every role draws a batch of its own."""
+    offset_lr: float | None = None
+    """Rate of a and b. Adam moves every parameter by about its rate, so that small rates take long; null: as all of x."""
     margin: float = 0.0
     """Extra margin of the released code, 2 (1 + alpha) p (1 - p) margin; the paper's formula has none."""
     score: Literal["sigmoid", "raw"] = "sigmoid"
@@ -235,6 +239,13 @@ class AucConfig(RunConfig):
         require(0 < self.positive_share < 1, f"positive_share={self.positive_share}: give a share between 0 and 1")
         require(self.batch_size > 0, f"batch_size={self.batch_size}: give 1 or more")
         require(self.snapshot_batch > 0, f"snapshot_batch={self.snapshot_batch}: give 1 or more")
+        require(
+            not self.one_batch or (self.levels == "same" and self.algorithm != "saba"),
+            "one_batch=true: one batch can serve both levels where they draw from the same data (levels=same), and for a "
+            "method without a table of fixed batches for each (not saba). Leave it at false",
+        )
+        rate = self.offset_lr
+        require(rate is None or 0 <= rate <= MOST, f"offset_lr={rate}: give 0 or more, not above {MOST:g}, or null")
         require(self.microbatches > 0, f"microbatches={self.microbatches}: give 1 or more")
 
 

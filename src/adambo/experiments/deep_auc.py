@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from adambo.algorithms import Algorithm
 from adambo.data.imbalance import halves
@@ -81,6 +82,7 @@ class DeepAuc(StreamWorkload):
         self._score = torch.sigmoid if config.score == "sigmoid" else _unchanged
         self._margin = config.margin
         size = config.batch_size
+        drawn_size = 2 * size if config.one_batch else size
         _refuse_large_batches(config, min(level.size for level in self._levels))
         solver: Algorithm
         if config.algorithm == "adam":
@@ -101,23 +103,27 @@ class DeepAuc(StreamWorkload):
             sizes = [[len(batch) for batch in half] for half in slots]  # batches of unequal size weigh unequally
             tables = {"lower_slots": sizes[0], "upper_slots": sizes[1]} if slots else {}
             solver = build_solver(config.algorithm, problem, with_known_curvature(config.settings, p), **tables)
-            above: Any = slots[1] if slots else drawn(upper, size)
-            below: Any = slots[0] if slots else drawn(lower, size)
+            above: Any = slots[1] if slots else drawn(upper, drawn_size)
+            below: Any = slots[0] if slots else drawn(lower, drawn_size)
             large = (
                 drawn(upper.of_any_length(), config.snapshot_batch),
                 drawn(lower.of_any_length(), config.snapshot_batch),
             )
             self._stream = draws(above, below, solver.needs, config.seed, snapshot=None if slots else large)
+        if config.offset_lr is not None:
+            _give_own_rate(solver.upper_optimizer, [self.variables.a, self.variables.b], config.offset_lr)
         steps = -(-lower.size // (size * (2 if config.levels == "same" else 1)))
         super().__init__(config, solver, steps_per_epoch=steps, metric="auc")
 
     def draw(self, number: int) -> Draw:
         """∇²yy g is 2p(1−p) on every batch, so the cross batch, which is encoded anyway, is that of its factors too."""
         draw = super().draw(number)
-        cross, factors = len(draw.cross), len(draw.hessian)
-        if draw.slot is not None or not cross:  # tables have fixed batches
+        if draw.slot is not None or not len(draw.cross):  # tables have fixed batches; plain Adam has one
             return draw
-        return replace(draw, hessian=tuple(draw.cross[k * cross // factors] for k in range(factors)))
+        if self.config.one_batch:
+            lower, cross = (_spread(draw.upper, len(role)) for role in (draw.lower, draw.cross))
+            draw = replace(draw, lower=lower, cross=cross)
+        return replace(draw, hessian=_spread(draw.cross, len(draw.hessian)))
 
     def reference(self) -> Draw:
         lower, upper = (drawn(level.of_any_length(), LARGER * self.config.batch_size) for level in self._levels)
@@ -203,6 +209,20 @@ def with_known_curvature(settings: Mapping[str, Any], p: float) -> dict[str, Any
     if method not in ("neumann", "released_neumann") or not is_automatic:
         return dict(settings)
     return {**settings, "inverse": {**inverse, "step": 1 / (2 * p * (1 - p))}}
+
+
+def _spread(batches: Sequence[Examples], count: int) -> tuple[Examples, ...]:
+    """So many, evenly, of fewer."""
+    return tuple(batches[k * len(batches) // count] for k in range(count))
+
+
+def _give_own_rate(optimizer: Optimizer, parameters: list[nn.Parameter], rate: float) -> None:
+    """Take these parameters, as far as the optimiser has them, into a group of their own."""
+    (group,) = optimizer.param_groups
+    own = {id(p) for p in parameters}
+    apart = [p for p in group["params"] if id(p) in own]
+    group["params"] = [p for p in group["params"] if id(p) not in own]
+    optimizer.add_param_group({**group, "params": apart, "lr": rate})
 
 
 def _refuse_large_batches(config: AucConfig, half: int) -> None:

@@ -27,7 +27,8 @@ def monitored(archive: Archive, name: str) -> Block | None:
     if case is None:
         return None
     metric = case.group.metric
-    columns = ["label", "seeds", f"final test {metric_name(metric)}", *TABLED.values(), "warnings, first at", "state"]
+    score_name = f"final test {metric_name(metric)}"
+    columns = ["label", "seeds", score_name, *TABLED.values(), "curvature", "warnings, first at", "state"]
     rows = []
     for curve in case.group.curves:
         score = final(curve, "test", metric)
@@ -36,7 +37,8 @@ def monitored(archive: Archive, name: str) -> Block | None:
                 curve.label,
                 str(len(curve.records)),
                 "–" if score is None else str(score),
-                *(_final(curve, name) for name in TABLED),
+                *(_measured(curve, name, -1) for name in TABLED),
+                " → ".join(dict.fromkeys(_measured(curve, "curvature", place) for place in (0, -1))),
                 first_warnings(curve) or "none",
                 state_text(curve),
             ]
@@ -44,7 +46,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
     caption = (
         f"{CASES[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
         "‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. Bias and cosine of h, the hypergradient with the method's y and z: "
-        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both."
+        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both. Curvature: λ_max(∇²yy g), at first and at last."
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
     notes = [f"No measurements of {', '.join(silent)}."] if silent else []
@@ -73,8 +75,9 @@ def _warned(record: Record) -> dict[str, int]:
     return first
 
 
-def _final(curve: Curve, name: str) -> str:
-    spread = over_seeds(curve, lambda record: record.measured(name)[-1][1] if record.measured(name) else None)
+def _measured(curve: Curve, name: str, place: int) -> str:
+    """The mean over seeds of what was measured first (0) or last (−1)."""
+    spread = over_seeds(curve, lambda record: record.measured(name)[place][1] if record.measured(name) else None)
     return "–" if spread is None else f"{spread.mean:.3g}"
 
 
