@@ -586,6 +586,18 @@ def test_the_best_finished_trial_is_chosen() -> None:
     assert block.png().startswith(b"\x89PNG")
 
 
+def test_where_a_second_round_decides_a_search_without_one_has_chosen_nothing() -> None:
+    for label in ("slip", "adambo"):
+        search_file(label, [(0.1, "finished", 0.6), (0.02, "finished", 0.7)])
+    with (Path("results/search") / CASE / "slip.jsonl").open("a") as record:
+        again = {"trial": 0, "values": {"settings.lr": 0.1}, "state": "finished", "score": 0.65, "again": True}
+        record.write(json.dumps(again) + "\n")
+    rows = {row["label"]: row["chosen values"] for row in table("search")}
+    assert rows == {"SLIP": "lr 0.1", "AdamBO": "the search is not at its end"}
+    (block,) = blocks(Archive(Path("results")), "search")
+    assert block.png().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("content", ["", '{"trial": 0}\n', '{"about": {}}\n{"trial": 0}\n', "[1]\n", "{"])
 def test_a_damaged_search_is_named(content: str) -> None:
     search_file("slip", [])
@@ -620,7 +632,13 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
     for seed, first in enumerate((30, 20)):
         folder = write("slip", seed, [0.5, 0.7], kind="monitored")
         lines = [
-            {"step": step, "lower_error": step / 10 + 1 + seed, "cosine": 0.5, "residual": None, "curvature": 2.0 + step}
+            {
+                "step": step,
+                "lower_error": step / 10 + 1 + seed,
+                "cosine": 0.5,
+                "residual": None,
+                "curvature": 2.0 + step,
+            }
             | (
                 {"warnings": [{"name": "LowerLevelDoesNotTrack", "step": step, "message": "m"}]}
                 if step >= first

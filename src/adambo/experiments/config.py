@@ -226,7 +226,7 @@ class AucConfig(RunConfig):
     one_batch: bool = False
     """One batch of 2 * batch_size examples serves all roles of a step; else every role draws a batch of its own."""
     offset_lr: float | None = None
-    """Rate of a and b. Adam moves every parameter by about its rate, so that small rates take long; null: as all of x."""
+    """Rate of a and b, which Adam moves by about its rate a step, whatever their gradients; null: as all of x."""
     margin: float = 0.0
     """Extra margin of the released code, 2 (1 + alpha) p (1 - p) margin; the paper's formula has none."""
     score: Literal["sigmoid", "raw"] = "sigmoid"
@@ -241,8 +241,8 @@ class AucConfig(RunConfig):
         require(self.snapshot_batch > 0, f"snapshot_batch={self.snapshot_batch}: give 1 or more")
         require(
             not self.one_batch or (self.levels == "same" and self.algorithm != "saba"),
-            "one_batch=true: one batch can serve both levels where they draw from the same data (levels=same), and for a "
-            "method without a table of fixed batches for each (not saba). Leave it at false",
+            "one_batch=true: one batch can serve both levels where they draw from the same data (levels=same), and for "
+            "a method without a table of fixed batches for each (not saba). Leave it at false",
         )
         rate = self.offset_lr
         require(rate is None or 0 <= rate <= MOST, f"offset_lr={rate}: give 0 or more, not above {MOST:g}, or null")

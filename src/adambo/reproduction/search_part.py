@@ -29,17 +29,16 @@ def search(archive: Archive, name: str) -> Block | None:
     if not searches:
         return None
     title = f"{CASES[name]}: validation scores of all trials"
+    open_ones = undecided(searches)
     rows = []
     for each in sorted(searches, key=_score, reverse=True):
-        chosen = each.chosen
-        rows.append(
-            [
-                each.name,
-                trials_text(each),
-                "–" if chosen is None else ", ".join(f"{short(k)} {_rounded(v)}" for k, v in chosen["values"].items()),
-                "–" if chosen is None else f"{chosen['score']:.4f}",
-            ]
-        )
+        chosen, score = "–", "–"
+        if each in open_ones:
+            chosen = "the search is not at its end"
+        elif each.chosen is not None:
+            chosen = ", ".join(f"{short(k)} {_rounded(v)}" for k, v in each.chosen["values"].items())
+            score = f"{each.chosen['score']:.4f}"
+        rows.append([each.name, trials_text(each), chosen, score])
     columns = ["label", "trials", "chosen values", "validation score of the chosen"]
     caption = f"{CASES[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice."]
@@ -47,13 +46,19 @@ def search(archive: Archive, name: str) -> Block | None:
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
         notes.append(
-            f"Trials have {first} epochs; preset and best of each were made again with {again}, and these decide."
+            f"Trials have {first} epoch{'s' * (first != '1')}; preset and best of each were made again with {again}, "
+            "and these decide."
         )
     counts = sorted({len(each.first_round) for each in searches})
     if len(counts) > 1:
         few = [f"{each.name} {len(each.first_round)}" for each in searches if len(each.first_round) < counts[-1]]
         notes.append(f"Not every label has {counts[-1]} trials: {', '.join(few)}.")
     return Block("search", name, [Sheet(caption, columns, rows)], notes, lambda: _drawn(searches, title), title)
+
+
+def undecided(searches: Sequence[Search]) -> list[Search]:
+    """Those of which nothing was made again, where that decides."""
+    return [each for each in searches if not each.again] if any(each.again for each in searches) else []
 
 
 def trials_text(search: Search) -> str:
@@ -93,7 +98,7 @@ def _drawn(searches: Sequence[Search], title: str) -> Figure:
     looks = styles([str(each.about.get("algorithm", each.label)) for each in searches])
     for place, each, style in zip(places, searches, looks, strict=True):
         known = [(number(trial["values"].get(LR)), trial) for trial in each.first_round]
-        chosen = None if each.chosen is None else each.chosen["trial"]
+        chosen = None if each.chosen is None or each in undecided(searches) else each.chosen["trial"]
         for rate, trial in ((rate, trial) for rate, trial in known if rate is not None):
             if trial in each.finished:
                 place.plot([rate], [trial["score"]], "o", color=style.light, ms=4, alpha=0.8)
