@@ -128,7 +128,8 @@ def test_what_a_run_gets_is_what_the_preset_says_and_every_value_has_a_source(ex
         assert known or source.startswith("authors' code: "), (key, source)
     silent = {key for key, source in made.sources.items() if source == "library default" and "." not in key}
     assert silent <= {
-        "seed", "steps", "seconds", "oracle_calls", "evaluate_every", "checkpoint_every", "validation", "device",
+        "seed", "steps", "seconds", "oracle_calls", "evaluate_every", "evaluate_on", "checkpoint_every", "validation",
+        "device",
         "precision", "compile", "threads", "data_dir", "monitor_every",
     }  # fmt: skip
 

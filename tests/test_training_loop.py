@@ -69,6 +69,14 @@ def spoken(path, **options):
     return file.getvalue()
 
 
+def test_a_run_can_be_evaluated_at_its_end_alone(tmp_path):
+    train_toy(tmp_path / "run", plan=toy_plan(steps=10, evaluate_every=None))
+    train_toy(tmp_path / "other", plan=toy_plan(steps=10, evaluate_every=5))
+    (evaluation,) = metrics(tmp_path / "run")
+    assert evaluation["step"] == 10
+    assert evaluation["train"] == metrics(tmp_path / "other")[-1]["train"]
+
+
 def test_evaluations_are_made_at_the_start_every_n_steps_and_at_the_end(tmp_path):
     train_toy(tmp_path / "run", plan=toy_plan(steps=10, evaluate_every=4))
     evaluations = metrics(tmp_path / "run")

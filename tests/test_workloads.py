@@ -403,6 +403,16 @@ def test_batches_and_rates_that_cannot_be_are_refused(algorithm, values, said):
         configure("cancer-auc", algorithm, "tiny", values)
 
 
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_who_chooses_by_validation_need_not_see_the_test_split(name):
+    every, one = (built(name, validation=0.3, evaluate_on=which).evaluate() for which in ("all", "validation"))
+    assert {"train", "validation", "test"} <= set(every)
+    assert {"train", "test"}.isdisjoint(one)
+    assert one["validation"] == every["validation"]
+    with pytest.raises(ConfigError, match=r"evaluate_on=validation: with validation=0.*above 0"):
+        built(name, evaluate_on="validation")
+
+
 def test_halves_are_judged_apart_too():
     scores = built("cancer-auc", levels="halves").evaluate()
     assert set(scores) == {"train", "test", "lower half", "upper half"}

@@ -37,8 +37,10 @@ class RunConfig:
     """Stop after so many seconds of training (evaluations not counted), if that comes first."""
     oracle_calls: int | None = None
     """Stop after so many gradients and products with second derivatives, if that comes first."""
-    evaluate_every: float = 1.0
-    """Epochs from one evaluation to the next; the first is before training, the last at its end."""
+    evaluate_every: float | None = 1.0
+    """Epochs from one evaluation to the next; the first is before training, the last at its end; null: only that."""
+    evaluate_on: Literal["all", "validation"] = "all"
+    """The splits that evaluations score: all there are, or that of validation alone, for those who choose by it."""
     checkpoint_every: float | None = 1.0
     """Epochs from one checkpoint to the next, and one whenever the run stops; null: only if it is interrupted."""
     monitor_every: int | None = None
@@ -91,6 +93,10 @@ class RunConfig:
             f"{' or '.join(WITH_ADAM_ABOVE)}",
         )
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
+        require(
+            self.evaluate_on == "all" or self.validation > 0,
+            "evaluate_on=validation: with validation=0 there is no such split. Give a share above 0, or evaluate_on all",
+        )
 
 
 @dataclass(kw_only=True)

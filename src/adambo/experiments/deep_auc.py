@@ -154,7 +154,7 @@ class DeepAuc(StreamWorkload):
         splits = {"train": self._training} | {name: [split] for name, split in self._judged.items()}
         if len(self._training) > 1:  # two halves, which may be driven apart
             splits |= {"lower half": [self._training[0]], "upper half": [self._training[1]]}
-        return {name: self._judge(parts) for name, parts in splits.items()}
+        return {name: self._judge(parts) for name, parts in self.scored(splits).items()}
 
     def _judge(self, parts: Sequence[Split]) -> dict[str, float]:
         """AUC over whole splits, not a mean over batches."""

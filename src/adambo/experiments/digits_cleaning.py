@@ -85,7 +85,7 @@ class DigitsCleaning(StreamWorkload):
     def evaluate(self) -> Scores:
         scores: dict[str, dict[str, float]] = {}
         with judged(self.classifier):
-            for name, split in self._splits.items():
+            for name, split in self.scored(self._splits).items():
                 outputs = self.classifier(split.inputs)
                 loss = nn.functional.cross_entropy(outputs, split.labels)
                 scores[name] = {"accuracy": accuracy(outputs.argmax(1), split.labels), "loss": loss.item()}

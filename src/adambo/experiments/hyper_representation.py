@@ -162,7 +162,7 @@ class HyperRepresentation(SolverWorkload):
 
     @torch.no_grad()
     def evaluate(self) -> Scores:
-        return {name: self._score(split, own=name == "train") for name, split in self.splits.items()}
+        return {name: self._score(split, own=name == "train") for name, split in self.scored(self.splits).items()}
 
     def _score(self, split: TaskSet, own: bool) -> dict[str, float]:
         """Fine-tune copies of heads on the support sets, judge them by the query sets.

@@ -103,13 +103,13 @@ def refuse_if_used(folder: Path) -> None:
 def plan_of(config: RunConfig, workload: Workload) -> Plan:
     """When the run ends, is evaluated and saved, in steps."""
 
-    def in_steps(epochs: float) -> int:
-        return max(1, round(epochs * workload.steps_per_epoch))
+    def in_steps(epochs: float | None) -> int | None:
+        return None if epochs is None else max(1, round(epochs * workload.steps_per_epoch))
 
     return Plan(
         Budget(config.epochs, config.steps, config.seconds, config.oracle_calls),
         in_steps(config.evaluate_every),
-        None if config.checkpoint_every is None else in_steps(config.checkpoint_every),
+        in_steps(config.checkpoint_every),
         monitor_every=config.monitor_every,
     )
 

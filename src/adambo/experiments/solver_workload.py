@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from adambo.sources import key_of
 from adambo.stream import DrawStream, has_slots
 from adambo.training.workload import Scores
 
+T = TypeVar("T")
 LARGER = 4  # times a step's batches: those that the monitor measures on
 
 
@@ -63,7 +64,11 @@ class SolverWorkload(ABC):
 
     @abstractmethod
     def evaluate(self) -> Scores:
-        """See `Workload`."""
+        """See `Workload`; of the splits that are `scored`."""
+
+    def scored(self, splits: Mapping[str, T]) -> dict[str, T]:
+        """Those of the splits that the configuration asks for."""
+        return {name: split for name, split in splits.items() if self.config.evaluate_on in ("all", name)}
 
     def step(self, number: int) -> Tensor:
         return self.solver.step(self.draw(number)).upper_loss

@@ -27,7 +27,7 @@ MONITORED = {
 MAXIMAL_POINTS = 200
 DIFFERENCES_IN_A_LABEL = 4
 # What decides where a run is computed and how often it is looked at, not what comes out.
-WITHOUT_EFFECT = ("seed", "data_dir", "checkpoint_every", "evaluate_every", "monitor_every")
+WITHOUT_EFFECT = ("seed", "data_dir", "checkpoint_every", "evaluate_every", "evaluate_on", "monitor_every")
 OF_THE_ALGORITHM = ("algorithm", "warm_start", "decay", "snapshot_batch")
 SYMBOLS = {"settings.eps": "λ (eps)", "settings.lr": "learning rate (lr)"}
 

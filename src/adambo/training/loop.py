@@ -34,7 +34,8 @@ class Plan:
 
     Attributes:
         budget: When the run ends.
-        evaluate_every: Steps from one evaluation to the next; the first is before step 0, the last at the end.
+        evaluate_every: Steps from one evaluation to the next; the first is before step 0, the last at the end. None:
+            only the last.
         checkpoint_every: Steps from one checkpoint to the next, the first before step 0; one more is written whenever
             the run stops. None: only if it is interrupted.
         events: Write event files for TensorBoard.
@@ -42,7 +43,7 @@ class Plan:
     """
 
     budget: Budget
-    evaluate_every: int
+    evaluate_every: int | None
     checkpoint_every: int | None
     events: bool = True
     monitor_every: int | None = None
@@ -144,11 +145,11 @@ class _Training:
                 return self._ended("interrupted", f"{name} came; the run can be resumed.", self.signals.received)
             self._observe()
             end = self.plan.budget.reached(*self._spent())
-            if end is not None or self.step % self.plan.evaluate_every == 0:
+            if end is not None or _is_due(self.plan.evaluate_every, self.step):
                 with self._clock_stopped():
                     self._evaluate()
             every = self.plan.checkpoint_every
-            if every is not None and (end is not None or self.step % every == 0):
+            if every is not None and (end is not None or _is_due(every, self.step)):
                 with self._clock_stopped():
                     self._save()
             if end is not None:
@@ -288,6 +289,10 @@ class _Training:
             yield
         finally:
             self._since = time.perf_counter()
+
+
+def _is_due(every: int | None, step: int) -> bool:
+    return every is not None and step % every == 0
 
 
 def _refuse_if_not_finite(evaluation: dict[str, Any], scores: dict[str, dict[str, float]]) -> None:

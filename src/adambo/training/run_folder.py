@@ -29,7 +29,8 @@ from adambo.training.forms import STATES
 
 _CREATED = {"lock", "manifest.json", "status.json"}  # what an interrupted creation may leave
 _WITHOUT_EFFECT = (
-    *("epochs", "steps", "seconds", "oracle_calls", "evaluate_every", "checkpoint_every", "monitor_every"),
+    *("epochs", "steps", "seconds", "oracle_calls", "evaluate_every", "evaluate_on", "checkpoint_every"),
+    "monitor_every",
     *("data_dir", "device", "threads"),
 )
 
