@@ -95,7 +95,7 @@ class RunConfig:
         require(0 <= self.validation < 1, f"validation={self.validation}: give a share from 0 to below 1")
         require(
             self.evaluate_on == "all" or self.validation > 0,
-            "evaluate_on=validation: with validation=0 there is no such split. Give a share above 0, or evaluate_on all",
+            "evaluate_on=validation: with validation=0 there is no such split. Give a share above 0, or evaluate all",
         )
 
 
