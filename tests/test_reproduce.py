@@ -592,8 +592,11 @@ def test_where_a_second_round_decides_a_search_without_one_has_chosen_nothing() 
     with (Path("results/search") / CASE / "slip.jsonl").open("a") as record:
         again = {"trial": 0, "values": {"settings.lr": 0.1}, "state": "finished", "score": 0.65, "again": True}
         record.write(json.dumps(again) + "\n")
+    search_file("anil", [(0.1, "finished", 0.6)])
+    with (Path("results/search") / CASE / "anil.jsonl").open("a") as record:  # all that it had has diverged
+        record.write(json.dumps(again | {"state": "diverged", "score": None}) + "\n")
     rows = {row["label"]: row["chosen values"] for row in table("search")}
-    assert rows == {"SLIP": "lr 0.1", "AdamBO": "the search is not at its end"}
+    assert rows == {"SLIP": "lr 0.1", "AdamBO": "the search is not at its end", "ANIL": "–"}
     (block,) = blocks(Archive(Path("results")), "search")
     assert block.png().startswith(b"\x89PNG")
 

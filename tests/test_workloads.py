@@ -395,12 +395,13 @@ def test_one_batch_serves_all_roles_and_is_as_large_as_two(algorithm):
     [
         ("saba", {"one_batch": True}, r"one_batch=true.*not saba"),
         ("slip", {"one_batch": True, "levels": "halves"}, r"one_batch=true.*levels=same"),
+        ("slip", {"one_batch": True, "batch_size": 250}, r"2 \* batch_size=500: each level has"),
         ("slip", {"offset_lr": -0.1}, r"offset_lr=-0\.1: give 0 or more"),
     ],
 )
 def test_batches_and_rates_that_cannot_be_are_refused(algorithm, values, said):
     with pytest.raises(ConfigError, match=said):
-        configure("cancer-auc", algorithm, "tiny", values)
+        built("cancer-auc", algorithm, **values)
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

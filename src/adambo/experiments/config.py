@@ -230,7 +230,7 @@ class AucConfig(RunConfig):
     snapshot_batch: int = 64
     """Examples in VRBO's large batch (and in the first of VR-AdamBO)."""
     one_batch: bool = False
-    """One batch of 2 * batch_size examples serves all roles of a step; else every role draws a batch of its own."""
+    """One batch of 2 * batch_size examples serves all roles of a step but snapshots; else every role draws its own."""
     offset_lr: float | None = None
     """Rate of a and b, which Adam moves by about its rate a step, whatever their gradients; null: as all of x."""
     margin: float = 0.0

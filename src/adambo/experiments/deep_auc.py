@@ -221,12 +221,14 @@ def _give_own_rate(optimizer: Optimizer, parameters: list[nn.Parameter], rate: f
     (group,) = optimizer.param_groups
     own = {id(p) for p in parameters}
     apart = [p for p in group["params"] if id(p) in own]
-    group["params"] = [p for p in group["params"] if id(p) not in own]
+    others = [p for p in group["params"] if id(p) not in own]
+    assert [id(p) for p in group["params"]] == [id(p) for p in others + apart]  # some rules rely on the order of x
+    group["params"] = others
     optimizer.add_param_group({**group, "params": apart, "lr": rate})
 
 
 def _refuse_large_batches(config: AucConfig, half: int) -> None:
-    sizes = {"batch_size": config.batch_size}
+    sizes = {"2 * batch_size": 2 * config.batch_size} if config.one_batch else {"batch_size": config.batch_size}
     if config.algorithm in ("vrbo", "vradambo"):
         sizes["snapshot_batch"] = config.snapshot_batch
     for name, size in sizes.items():

@@ -9,8 +9,7 @@ d_t = ∂L/∂a_t and g_t what comes from above h_t,
     d_t = (g_t + d_{t+1} W) ∘ (1 − h_t²)                 ∂L/∂W = Σ_t d_tᵀ h_{t−1}
 
 which is again a recurrence, from the end; and differentiating it gives one from the beginning. (The kernels of cuDNN
-have no second derivative, and those of plain torch write all gradients of W.) Where TensorFloat-32 is allowed, W is
-read in half precision (`half_operands`) in the first two; the second derivative is left as it is.
+have no second derivative, and those of plain torch write all gradients of W.)
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
-
-from adambo.models import half_operands
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it would be unrolled, anew for every shape
@@ -40,8 +37,7 @@ def states_of(rnn: nn.RNN, inputs: Tensor, sizes: list[int]) -> Tensor:
             inputs = F.dropout(inputs, rnn.dropout, rnn.training)
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         w_in, w, b_in, b = (getattr(rnn, f"{name}_l{layer}") for name in names)
-        # States lie between −1 and 1; of what the first layer is given nothing is known.
-        given = (half_operands.linear if layer else F.linear)(inputs, w_in, b_in + b)
+        given = F.linear(inputs, w_in, b_in + b)
         w = w.to(given.dtype)
         if torch._C._are_functorch_transforms_active():  # which differentiate plain operations as often as they like
             inputs = _plain(given, w, sizes)
@@ -62,7 +58,12 @@ class _Forward(Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-        h = _states(given, w, sizes)
+        h = given.clone()
+        before = None
+        for now in torch.split(h, sizes):
+            if before is not None:
+                now.addmm_(before[: len(now)], w.t())
+            before = now.tanh_()
         ctx.save_for_backward(h, w)
         ctx.sizes = sizes
         return h
@@ -78,10 +79,15 @@ class _Backward(Function):
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        d, for_w = _gradients(g, h, w, sizes)
+        d = g.clone(memory_format=torch.contiguous_format)
+        after = None
+        for now, state in zip(reversed(torch.split(d, sizes)), reversed(torch.split(h, sizes)), strict=True):
+            if after is not None:
+                now[: len(after)].addmm_(after, w)
+            after = torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now)  # d_t in the place of g_t
         ctx.save_for_backward(g, h, w, d)
         ctx.sizes = sizes
-        return d, for_w
+        return d, _later(d, sizes).t() @ _earlier(h, sizes)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor, v: Tensor) -> Any:
@@ -103,29 +109,6 @@ class _Backward(Function):
         for_h = e.mul_(p).mul_(h).mul_(-2)
         _add_to_earlier(for_h, _later(d, sizes) @ v, sizes)
         return q, for_h, _later(d, sizes).t() @ _earlier(q, sizes), None
-
-
-def _states(given: Tensor, w: Tensor, sizes: list[int]) -> Tensor:
-    operand = half_operands.rounding_of(given)
-    h, w = given.clone(), operand(w)
-    before = None
-    for now in torch.split(h, sizes):
-        if before is not None:
-            half_operands.add_product(now, before[: len(now)], w.t())
-        before = operand(now.tanh_())
-    return h
-
-
-def _gradients(g: Tensor, h: Tensor, w: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-    operand, scale = half_operands.rounding_of(g), half_operands.scale_of(g)
-    d, w = half_operands.times(g, scale), operand(w)
-    after = None
-    for now, state in zip(reversed(torch.split(d, sizes)), reversed(torch.split(h, sizes)), strict=True):
-        if after is not None:
-            half_operands.add_product(now[: len(after)], after, w)
-        after = operand(torch.ops.aten.tanh_backward.grad_input(now, state, grad_input=now))  # d_t in the place of g_t
-    for_w = half_operands.product(operand(_later(d, sizes)).t(), operand(_earlier(h, sizes)))
-    return half_operands.divided(d, scale), half_operands.divided(for_w, scale)
 
 
 def _later(rows: Tensor, sizes: list[int]) -> Tensor:

@@ -57,8 +57,13 @@ def search(archive: Archive, name: str) -> Block | None:
 
 
 def undecided(searches: Sequence[Search]) -> list[Search]:
-    """Those of which nothing was made again, where that decides."""
-    return [each for each in searches if not each.again] if any(each.again for each in searches) else []
+    """Those of which fewer trials were made again than of others, where that decides; all that can be is enough."""
+    most = max((len(each.again) for each in searches), default=0)
+
+    def made(search: Search) -> int:  # with those that diverged
+        return len(search.trials) - len(search.first_round)
+
+    return [each for each in searches if made(each) < min(most, max(1, len(each.finished)))]
 
 
 def trials_text(search: Search) -> str:
