@@ -254,6 +254,15 @@ def test_without_a_speed_epochs_to_90_percent_are_known_and_seconds_are_not() ->
     assert arrivals(curve, "seconds", "accuracy", 0.8) is None
 
 
+def test_beside_tuned_runs_stands_what_the_papers_settings_gave_as_early() -> None:
+    for seed, score in enumerate((0.6, 0.7)):
+        write("slip", seed, [0.5, 0.55, score, 0.9])
+    write("slip", 0, [0.5, 0.6, 0.8], kind="tuned")
+    write("adambo", 0, [0.5, 0.6, 0.7], kind="tuned")
+    rows = {row["algorithm"]: row["untuned, as early"] for row in table("tuned")}
+    assert rows == {"SLIP": "0.6500 ± 0.0707", "AdamBO": "–"}
+
+
 def test_where_nothing_is_better_than_chance_nothing_arrives() -> None:
     write("slip", 0, [0.5, 0.4], kind="tuned")
     assert threshold(case_of("tuned")) is None
@@ -641,6 +650,8 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
                 "cosine": 0.5,
                 "residual": None,
                 "curvature": 2.0 + step,
+                "solved": step > 0,
+                **({"bias": 0.1 * step} if step < 30 else {}),  # it could not be measured afterwards
             }
             | (
                 {"warnings": [{"name": "LowerLevelDoesNotTrack", "step": step, "message": "m"}]}
@@ -655,6 +666,8 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
     assert (slip["lower error"], slip["cosine of h"], slip["residual of z"]) == ("5.5", "0.5", "–")
     assert slip["warnings, first at"] == "LowerLevelDoesNotTrack: step 20 (2 of 2 seeds)"
     assert (slip["curvature"], adambo["curvature"]) == ("2 → 42", "–")
+    assert (slip["solved"], adambo["solved"]) == ("8 of 10", "–")
+    assert (slip["bias of h"], adambo["bias of h"]) == ("2 (step 20)", "–")
     assert (adambo["warnings, first at"], adambo["lower error"]) == ("none", "–")
     assert "No measurements of AdamBO." in notes("monitored")
     (block,) = blocks(Archive(Path("results")), "monitored")

@@ -14,7 +14,7 @@ from adambo.report.table import metric_name, state_text
 from adambo.reproduction.archive import CASES, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import legend, rows_of
-from adambo.reproduction.spread import final, over_seeds
+from adambo.reproduction.spread import final
 from adambo.studies.findings import Sheet
 
 TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
@@ -28,7 +28,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
         return None
     metric = case.group.metric
     score_name = f"final test {metric_name(metric)}"
-    columns = ["label", "seeds", score_name, *TABLED.values(), "curvature", "warnings, first at", "state"]
+    columns = ["label", "seeds", score_name, *TABLED.values(), "curvature", "solved", "warnings, first at", "state"]
     rows = []
     for curve in case.group.curves:
         score = final(curve, "test", metric)
@@ -39,6 +39,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
                 "–" if score is None else str(score),
                 *(_measured(curve, name, -1) for name in TABLED),
                 " → ".join(dict.fromkeys(_measured(curve, "curvature", place) for place in (0, -1))),
+                _solved(curve),
                 first_warnings(curve) or "none",
                 state_text(curve),
             ]
@@ -46,7 +47,9 @@ def monitored(archive: Archive, name: str) -> Block | None:
     caption = (
         f"{CASES[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
         "‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. Bias and cosine of h, the hypergradient with the method's y and z: "
-        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both. Curvature: λ_max(∇²yy g), at first and at last."
+        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both. Curvature: λ_max(∇²yy g), at first and at last. Solved: how "
+        "many of the measurements came to the end of their linear systems; y* is one Newton step from y. A number that "
+        "could not be measured any more has the step of its last value."
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
     notes = [f"No measurements of {', '.join(silent)}."] if silent else []
@@ -76,9 +79,19 @@ def _warned(record: Record) -> dict[str, int]:
 
 
 def _measured(curve: Curve, name: str, place: int) -> str:
-    """The mean over seeds of what was measured first (0) or last (−1)."""
-    spread = over_seeds(curve, lambda record: record.measured(name)[place][1] if record.measured(name) else None)
-    return "–" if spread is None else f"{spread.mean:.3g}"
+    """The mean over seeds of what was measured first (0) or last (−1), and where, if not in the last measurement."""
+    known = [points[place] for record in curve.records if (points := record.measured(name))]
+    if not known:
+        return "–"
+    last = max(measurement["step"] for record in curve.records for measurement in record.measurements)
+    steps = {int(step) for step, _ in known}
+    where = "" if place == 0 or steps == {last} else f" (step {', '.join(map(str, sorted(steps)))})"
+    return f"{sum(value for _, value in known) / len(known):.3g}{where}"
+
+
+def _solved(curve: Curve) -> str:
+    known = [bool(each["solved"]) for record in curve.records for each in record.measurements if "solved" in each]
+    return f"{sum(known)} of {len(known)}" if known else "–"
 
 
 def _drawn(case: Case, title: str) -> Figure:

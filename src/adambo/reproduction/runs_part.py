@@ -13,6 +13,7 @@ from adambo.reproduction.spread import Spread, best, final, over_seeds
 from adambo.studies.findings import Sheet
 
 NONE = "–"
+UNTUNED = "untuned, as early"
 TITLES = {"paper": "the paper's settings", "tuned": "settings chosen by the search"}
 
 
@@ -29,13 +30,12 @@ def _block(archive: Archive, part: str, name: str) -> Block | None:
     if case is None:
         return None
     title = f"{CASES[name]}: {TITLES[part]}"
-    return Block(
-        part, name, [sheet(case, title, part == "tuned")], notes(case), lambda: four_panels(case, title), title
-    )
+    table = sheet(case, title) if part == "paper" else sheet(case, title, True, archive.case("paper", name))
+    return Block(part, name, [table], notes(case), lambda: four_panels(case, title), title)
 
 
-def sheet(case: Case, title: str, with_arrivals: bool) -> Sheet:
-    """One row per label, the highest final test score first."""
+def sheet(case: Case, title: str, with_arrivals: bool = False, untuned: Case | None = None) -> Sheet:
+    """One row per label, the highest final test score first; with what it had as early without being tuned."""
     metric, named = case.group.metric, metric_name(case.group.metric)
     caption = f"{title}; mean ± standard deviation over seeds (n − 1)."
     columns = ["algorithm", "seeds", f"final train {named}", f"final test {named}", f"best test {named}"]
@@ -51,13 +51,17 @@ def sheet(case: Case, title: str, with_arrivals: bool) -> Sheet:
                 "seeds never get there."
             )
         columns[8:8] = ["epochs to 90 %", "seconds to 90 %"]
+        caption += f" “{UNTUNED}”: the test {named} of the same label at the paper's settings after as many epochs."
+        columns.insert(4, UNTUNED)
     rows = []
     for label, curve in _sorted(case):
-        speed = case.speeds.get(label)
+        speed, reference = case.speeds.get(label), None if untuned is None else untuned.curve(label)
         row = [
             curve.label,
             str(len(curve.records)),
-            *map(_score, (final(curve, "train", metric), final(curve, "test", metric), best(curve, "test", metric))),
+            *map(_score, (final(curve, "train", metric), final(curve, "test", metric))),
+            *([_score(_as_early(curve, reference, metric))] if with_arrivals else []),
+            _score(best(curve, "test", metric)),
             _number(over_seeds(curve, lambda record: _epoch_of_best(record, metric)), ".1f"),
             NONE if speed is None else f"{speed:.1f}",
             _seconds(curve),
@@ -102,6 +106,14 @@ def _sorted(case: Case) -> list[tuple[str, Curve]]:
         return float("-inf") if spread is None else spread.mean
 
     return sorted(zip(case.labels, case.group.curves, strict=True), key=score, reverse=True)
+
+
+def _as_early(curve: Curve, untuned: Curve | None, metric: str) -> Spread | None:
+    """The test score of an untuned curve at the epoch at which the tuned one ends."""
+    ends = over_seeds(curve, lambda record: record.points("epoch", "test", metric)[-1][0])
+    if untuned is None or ends is None:
+        return None
+    return over_seeds(untuned, lambda record: dict(record.points("epoch", "test", metric)).get(max(ends.values)))
 
 
 def _epoch_of_best(record: Record, metric: str) -> float | None:
