@@ -148,6 +148,20 @@ def test_a_run_without_an_end_is_refused(toy: str, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(["repeat", str(run)]) == 2
     assert "is interrupted, so there is no end to compare with" in capsys.readouterr().err
+
+
+def test_a_run_that_was_judged_by_validation_alone_is_refused(
+    toy: str,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = recorded(toy, seeds=1)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["validation"] = line.pop("test")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    assert main(["repeat", str(run)]) == 2
+    assert "was not judged by the test split" in capsys.readouterr().err
     assert not Path("again").exists()
 
 
