@@ -175,6 +175,32 @@ def test_a_run_that_fails_is_not_filed_and_not_begun_twice(toy: str, here: Path)
     assert source.lacking() == ["paper/auc-rnn: 1 of 2 runs"]
 
 
+@pytest.mark.parametrize("entry", [{**RUNS, "labels": ["slip"], "seeds": [0]}, {**SEARCH, "labels": ["slip"]}])
+@pytest.mark.parametrize("lacks", [2, 100])
+def test_what_lacks_memory_is_tried_again_but_not_for_ever(
+    toy: str,  # noqa: F811
+    here: Path,
+    entry: dict[str, Any],
+    lacks: int,
+) -> None:
+    source = making(planned(here, entry))
+    job = source.next()
+    tried = 0
+    while job is not None and tried < lacks:
+        tried += 1
+        source.ended(Result(job, "failed", "CUDA out of memory.", out_of_memory=True))
+        following = source.next()
+        while following is not None and following.folder != job.folder:  # of a search, others are begun meanwhile
+            following = source.next()
+        job = following
+    assert tried == min(lacks, 4)
+    assert (job is None) == (lacks == 100)
+    if job is not None:
+        source.ended(worked(job, Console(quiet=True), quiet=True))
+        record = "paper/auc-rnn/slip-seed0/config.yaml" if "runs" in entry else "search/auc-rnn/slip.jsonl"
+        assert (here / "results" / record).exists()
+
+
 def test_a_run_that_diverges_is_a_record(toy: str, here: Path) -> None:  # noqa: F811
     made(planned(here, {**RUNS, "values": {"settings.lr": 3.0}, "labels": ["slip"], "seeds": [0]}))
     assert RunFolder.open(here / "results" / "paper" / "auc-rnn" / "slip-seed0").status["state"] == "diverged"

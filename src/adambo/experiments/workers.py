@@ -59,6 +59,7 @@ class Result:
         reason: In a sentence.
         signal: That has interrupted it, if one did.
         refused: The error with which it was refused: a user can mend it.
+        out_of_memory: Of its device, which others may use too.
     """
 
     job: Job
@@ -66,6 +67,7 @@ class Result:
     reason: str
     signal: int | None = None
     refused: type[AdamboError] | None = None
+    out_of_memory: bool = False
 
 
 @dataclass
@@ -111,7 +113,9 @@ def worked(job: Job, console: Console, quiet: bool) -> Result:
         return Result(job, "failed", str(error), refused=type(error))
     except KeyboardInterrupt:
         return Result(job, "interrupted", "It was stopped at once.", signal.SIGINT)
-    except Exception as error:  # a fault of ours, or memory: the other runs go on
+    except torch.OutOfMemoryError as error:  # of a device that others use too: later there may be more
+        return Result(job, "failed", str(error), out_of_memory=True)
+    except Exception as error:  # a fault of ours: the other runs go on
         return Result(job, "failed", f"{type(error).__name__}: {error}")
     return Result(job, outcome.state, outcome.reason, outcome.signal)
 

@@ -21,7 +21,7 @@ from adambo.experiments.lines import line
 from adambo.experiments.workers import Job, Result
 from adambo.reproduction.archive import COUNTED
 from adambo.reproduction.plan import UNRECORDED, Entry, Plan, Runs, Searches
-from adambo.reproduction.planned_search import PlannedSearch
+from adambo.reproduction.planned_search import PlannedSearch, Retries
 from adambo.training.run_folder import RunFolder
 
 KEPT = ("manifest.json", "metrics.jsonl", "monitor.jsonl", "status.json", "config.yaml")  # what makes it a run: last
@@ -111,7 +111,8 @@ class _Runs:
     def __init__(self, entry: Runs, results: Path, work: Path, searches: Found) -> None:
         self.entry, self.name = entry, entry.place
         self._results, self._work, self._searches = results / entry.place, work / entry.place, searches
-        self._begun: set[tuple[str, int]] = set()  # which are not begun a second time, however they end
+        self._begun: set[tuple[str, int]] = set()  # which are not begun a second time, unless they lacked memory
+        self._again = Retries()
         for label, seed in self._all():
             self._refuse_another(label, seed)
 
@@ -122,12 +123,14 @@ class _Runs:
                 self._begun.add((label, seed))
                 more = {**chosen, "seed": seed}
                 configured, words = self.entry.configured(label, more), words_of(self.entry, label, more)
-                return Job(f"{self.name} {label}", configured, self._work / f"{label}-seed{seed}", tuple(words))
+                return Job(f"{self.name} {label}", configured, self._folder(label, seed), tuple(words))
         return None
 
     def ended(self, result: Result) -> None:
         if result.state in COUNTED:
             _file(result.job.folder, self._results / result.job.folder.name)
+        elif self._again.wanted(result):
+            self._begun = {each for each in self._begun if self._folder(*each) != result.job.folder}
 
     def lacking(self) -> str:
         missing = self._open()
@@ -140,6 +143,9 @@ class _Runs:
 
     def _open(self) -> list[tuple[str, int]]:
         return [each for each in self._all() if not (self._record(*each) / "config.yaml").exists()]
+
+    def _folder(self, label: str, seed: int) -> Path:
+        return self._work / f"{label}-seed{seed}"
 
     def _record(self, label: str, seed: int) -> Path:
         return self._results / f"{label}-seed{seed}"

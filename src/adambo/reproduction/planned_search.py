@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,20 @@ from adambo.reproduction.plan import Searches
 from adambo.reproduction.searches import searches as searches_of
 from adambo.sources import key_of
 
+RETRIES = 3
 SEED = 0  # of even points and of the sampler: the same for all labels
+
+
+class Retries:
+    """Runs that lacked memory are tried again, for those beside them may have ended; but not for ever."""
+
+    def __init__(self) -> None:
+        self._made: Counter[Path] = Counter()
+
+    def wanted(self, result: Result) -> bool:
+        """Whether to try it once more."""
+        self._made[result.job.folder] += result.out_of_memory
+        return result.out_of_memory and self._made[result.job.folder] <= RETRIES
 
 
 class PlannedSearch:
@@ -54,7 +68,8 @@ class PlannedSearch:
         self._has_preset = first is not None
         self._first_points = [*([] if first is None else [first]), *points][: entry.trials]
         self._running: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._begun: set[str] = set()  # which are not begun a second time, however they end
+        self._begun: set[str] = set()  # which are not begun a second time, unless they lacked memory
+        self._again = Retries()
 
     @property
     def begun(self) -> int:
@@ -104,6 +119,9 @@ class PlannedSearch:
         """File a trial; one that was interrupted, or failed for no fault of its settings, is left to a later call."""
         name = result.job.folder.name
         number, values = self._running.pop(name)
+        if self._again.wanted(result):
+            self._begun.discard(name)
+            return
         again = name.startswith("again")
         if result.state in ("finished", "diverged"):
             found = (

@@ -37,9 +37,7 @@ class Recorded:
         if record.state not in COUNTED:
             raise RunError(f"The run {path} is {record.state}, so there is no end to compare with: name another one.")
         if not any("test" in evaluation for evaluation in record.evaluations):
-            raise RunError(
-                f"The run {path} was not judged by the test split, by which one compares: name another one."
-            )
+            raise RunError(f"The run {path} was not judged by the test split, by which one compares: name another one.")
         beside: list[Record] = []
         if RUN.fullmatch(path.resolve().name):
             label = label_of(path.resolve())
