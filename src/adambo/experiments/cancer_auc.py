@@ -7,7 +7,7 @@ from torch import nn
 
 from adambo.data.imbalance import imbalanced, stratified
 from adambo.data.tasks import split_indices
-from adambo.experiments.config import CancerAucConfig
+from adambo.experiments.auc_config import CancerAucConfig
 from adambo.experiments.deep_auc import DeepAuc, Split, drawn_from
 from adambo.experiments.solver_workload import Encoder, prepare_device
 from adambo.sources import key_of

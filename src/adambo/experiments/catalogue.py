@@ -8,11 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from adambo.algorithms import ALL
+from adambo.experiments.auc_config import AucRnnConfig, AucTransformerConfig, CancerAucConfig
 from adambo.experiments.config import (
-    AucRnnConfig,
-    AucTransformerConfig,
     BertTrecConfig,
-    CancerAucConfig,
     DigitsCleaningConfig,
     DigitsConfig,
     RnnSnliConfig,

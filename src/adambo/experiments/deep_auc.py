@@ -15,7 +15,7 @@ from adambo.algorithms import Algorithm
 from adambo.data.imbalance import halves
 from adambo.draw import Draw
 from adambo.errors import ConfigError
-from adambo.experiments.config import AucConfig
+from adambo.experiments.auc_config import AucConfig
 from adambo.experiments.plain_adam import PlainAdam
 from adambo.experiments.settings import build_solver
 from adambo.experiments.solver_workload import LARGER, Encoder, StreamWorkload, reference_draw

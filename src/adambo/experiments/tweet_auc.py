@@ -14,7 +14,7 @@ from adambo.data.sentiment140 import read_sentiment140
 from adambo.data.sequences import Packed, Padded, Sequences, WordByWord
 from adambo.data.word_vectors import WordVectors, read_vectors
 from adambo.data.words import word_ids
-from adambo.experiments.config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
+from adambo.experiments.auc_config import AucRnnConfig, AucTransformerConfig, TweetAucConfig
 from adambo.experiments.deep_auc import DeepAuc, Split, Take, drawn_from
 from adambo.experiments.solver_workload import Encoder, padded_to, padding_is_left_out, prepare_device
 from adambo.models.recurrent import SentenceRNN

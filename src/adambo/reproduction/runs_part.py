@@ -110,10 +110,10 @@ def _sorted(case: Case) -> list[tuple[str, Curve]]:
 
 def _as_early(curve: Curve, untuned: Curve | None, metric: str) -> Spread | None:
     """The test score of an untuned curve at the epoch at which the tuned one ends."""
-    ends = over_seeds(curve, lambda record: record.points("epoch", "test", metric)[-1][0])
-    if untuned is None or ends is None:
+    ends = [points[-1][0] for record in curve.records if (points := record.points("epoch", "test", metric))]
+    if untuned is None or not ends:
         return None
-    return over_seeds(untuned, lambda record: dict(record.points("epoch", "test", metric)).get(max(ends.values)))
+    return over_seeds(untuned, lambda record: dict(record.points("epoch", "test", metric)).get(max(ends)))
 
 
 def _epoch_of_best(record: Record, metric: str) -> float | None:
