@@ -144,13 +144,15 @@ def measure(one: Timed, given: argparse.Namespace, device: str) -> None:
     except (AdamboError, torch.OutOfMemoryError) as error:
         print(f"{one.configured.experiment} {one.label} {config.precision}: {error}", file=sys.stderr)
         return
-    start = time.perf_counter()
-    workload.evaluate()
-    judged = time.perf_counter() - start
+    judged = None
+    if not given.lock:  # it would disturb those that are timed
+        start = time.perf_counter()
+        workload.evaluate()
+        judged = time.perf_counter() - start
     memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
     print(
         f"{one.configured.experiment:15} {one.label:10} {config.precision} {taken:8.1f} ms/step, "
-        f"evaluation {judged:5.1f} s, {memory or 0:5.1f} GiB",
+        f"{'' if judged is None else f'evaluation {judged:5.1f} s, '}{memory or 0:5.1f} GiB",
         flush=True,
     )
     if one.out is not None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from rich.console import Console
 from toy_experiment import toy, toy_score  # noqa: F401  (a fixture)
 
 from adambo.cli import main
-from adambo.errors import AdamboError, RunError
+from adambo.errors import AdamboError, NoMemoryError, RunError, SettingError
+from adambo.experiments import runner
 from adambo.experiments.workers import Job, Result, one_by_one, worked
 from adambo.reproduction.archive import Archive
 from adambo.reproduction.making import Making
@@ -199,6 +201,34 @@ def test_what_lacks_memory_is_tried_again_but_not_for_ever(
         source.ended(worked(job, Console(quiet=True), quiet=True))
         record = "paper/auc-rnn/slip-seed0/config.yaml" if "runs" in entry else "search/auc-rnn/slip.jsonl"
         assert (here / "results" / record).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (NoMemoryError("The tables of SABA need 24 GiB, but cuda:0 memory has 3 GiB free."), True),
+        (SettingError("lr=-1: give a number above 0."), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_faults_and_is_no_trial_that_failed(
+    toy: str,  # noqa: F811
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    lacks: bool,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(runner, "run", refuse)
+    source = making(planned(here, {**SEARCH, "labels": ["slip"]}))
+    each = one_by_one(source, Console(quiet=True)).each
+    assert {(result.state, result.out_of_memory) for result in each} == {("failed", lacks)}
+    is_filed = (here / "results" / "search" / "auc-rnn" / "slip.jsonl").exists()
+    assert is_filed == (isinstance(error, SettingError) and not lacks)
 
 
 def test_a_run_that_diverges_is_a_record(toy: str, here: Path) -> None:  # noqa: F811

@@ -13,6 +13,10 @@ class SettingError(AdamboError, ValueError):
     """An argument of an algorithm, an inverse or a stream cannot be used."""
 
 
+class NoMemoryError(SettingError):
+    """What was asked for needs more memory than is free at the moment."""
+
+
 class SampleError(AdamboError, ValueError):
     """A draw or a batch is not what the step needs."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adambo.errors import SettingError
+from adambo.errors import NoMemoryError, SettingError
 
 logger = logging.getLogger("adambo")
 
@@ -48,11 +48,11 @@ class TableStore:
             what: What they are, in words.
 
         Raises:
-            SettingError: If they need more than there is.
+            NoMemoryError: If they need more than is free.
         """
         needed, free = sum(self._taken(count * size) for count, size in parts), self.free_bytes()
         if free is not None and needed > free:
-            raise SettingError(
+            raise NoMemoryError(
                 f"The tables of SABA ({what}) need {readable(needed)}, but {self.place} has {readable(free)} free. "
                 "Take fewer and larger slots, another store ('device', 'cpu', 'disk' or a directory), or saga_x=False, "
                 "which does without the tables in the space of x."

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from rich.console import Console
 
-from adambo.errors import AdamboError
+from adambo.errors import AdamboError, NoMemoryError
 from adambo.experiments import runner
 from adambo.experiments.configure import Configured
 from adambo.experiments.lines import show_warnings_on
@@ -110,14 +110,17 @@ def worked(job: Job, console: Console, quiet: bool) -> Result:
         else:
             outcome = runner.run(job.configured, job.folder, console, quiet=quiet, command=job.command)
     except AdamboError as error:
-        return Result(job, "failed", str(error), refused=type(error))
+        return Result(job, "failed", str(error), refused=type(error), out_of_memory=_lacks_memory(error))
     except KeyboardInterrupt:
         return Result(job, "interrupted", "It was stopped at once.", signal.SIGINT)
-    except torch.OutOfMemoryError as error:  # of a device that others use too: later there may be more
-        return Result(job, "failed", str(error), out_of_memory=True)
-    except Exception as error:  # a fault of ours: the other runs go on
-        return Result(job, "failed", f"{type(error).__name__}: {error}")
+    except Exception as error:  # a fault of ours, or no memory: the other runs go on
+        return Result(job, "failed", f"{type(error).__name__}: {error}", out_of_memory=_lacks_memory(error))
     return Result(job, outcome.state, outcome.reason, outcome.signal)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Of a device that others use too: later there may be more. cuBLAS has no error of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError | NoMemoryError) or "STATUS_ALLOC_FAILED" in str(error)
 
 
 class _Worker:

@@ -129,7 +129,7 @@ class PlannedSearch:
             )
             self._record().add(number, values, result.state, result.reason, result.job.folder, found, again)
             shutil.rmtree(result.job.folder)
-        elif result.refused is not None and issubclass(result.refused, BAD_SETTINGS):
+        elif result.refused is not None and issubclass(result.refused, BAD_SETTINGS) and not result.out_of_memory:
             self._record().add(number, values, "failed", result.reason, again=again)
             shutil.rmtree(result.job.folder, ignore_errors=True)
 
