@@ -41,15 +41,15 @@ class Arrivals:
 
         Example:
             >>> Arrivals((2.0, 4.0), (), 1).written(lambda mean: ".1f")
-            '3.0 ± 1.4 (1 of 2 still there at the end)'
+            '3.0 ± 1.4 (1 of 2 stay)'
             >>> Arrivals((2.0,), (9.0, 9.0), 1).written(str), Arrivals((), (9.0,), 0).written(str)
-            ('not reached (2 of 3; 1 still there at the end)', 'not reached (1 of 1)')
+            ('not reached (2 of 3; 1 stay)', 'not reached (1 of 1)')
         """
         if self.all:
-            said, remarks = Spread(self.times).written(form), [f"{self.staying} of {self.seeds} still there at the end"]
+            said, remarks = Spread(self.times).written(form), [f"{self.staying} of {self.seeds} stay"]
         else:
             said, remarks = "not reached", [f"{len(self.ends)} of {self.seeds}"]
-            remarks += [f"{self.staying} still there at the end"] if self.times else []
+            remarks += [f"{self.staying} stay"] if self.times else []
         return f"{said} ({'; '.join([remark] * bool(remark) + remarks)})"
 
     def sooner_than(self, other: Arrivals) -> Order:
@@ -88,13 +88,15 @@ def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None
 
 def arrivals(curve: Curve, axis: str, metric: str, at: float) -> Arrivals | None:
     """Of a curve along `axis`, "epoch" or "seconds"; None where the axis is not known, as seconds may not be."""
+    if any(record.cost(axis) is None for record in curve.records):
+        return None
     times, ends, staying = [], [], 0
+    longest = max((_end(record, axis) for record in curve.records), default=0.0)
     for record in curve.records:
-        if record.cost(axis) is None:
-            return None
         arrival = _first(record, axis, metric, at)
         if arrival is None:
-            ends.append(_end(record, axis))
+            # One that diverged before its first evaluation had the budget of the other seeds.
+            ends.append(_end(record, axis) or longest)
         else:
             times.append(arrival)
             staying += _stays(record, metric, at)

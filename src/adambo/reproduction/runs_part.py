@@ -46,9 +46,9 @@ def sheet(case: Case, title: str, with_arrivals: bool = False, untuned: Case | N
             caption += (
                 f" 90 % is a test {named} of {at:.4f}: chance {case.chance:g} and {SHARE:g} of what the best label "
                 "gains on it (the highest mean of the seeds' best test scores). A label's time is the mean over seeds "
-                "of the first evaluation there, also if it falls back: how many seeds are still there at their last "
-                "evaluation is said in brackets (one that diverged is not). “Not reached (2 of 3)”: two of the three "
-                "seeds never get there."
+                "of the first evaluation there, also if it falls back; “2 of 3 stay”: so many seeds are still there at "
+                "their last evaluation (one that diverged is not). “Not reached (2 of 3)”: two of the three seeds "
+                "never get there."
             )
         columns[8:8] = ["epochs to 90 %", "seconds to 90 %"]
         caption += f" “{UNTUNED}”: the test {named} of the same label at the paper's settings after as many epochs."

@@ -17,7 +17,7 @@ RULE = (
     "One mean is called higher than another if they differ by more than 2 standard errors of the difference (Welch: "
     "√(s₁²/n₁ + s₂²/n₂), s with n − 1). With three seeds that is a rule of thumb and not a level of 95 %, for which "
     "Student's t would ask for about 2.8 to 4.3 standard errors; and nothing is corrected for the number of "
-    "comparisons."
+    "comparisons. Neither higher nor lower is called level, or within the spread."
 )
 Order = Literal["higher", "lower", "within", "undecided"]  # within the spread; undecided: for want of numbers
 Form = Callable[[float], str]

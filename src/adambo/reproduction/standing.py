@@ -26,10 +26,15 @@ class Standing:
             differences lie within the spread; "undecided": neither, for another reason; "partial": records or seeds
             are missing that could decide it; "absent": there are no records.
         text: The numbers.
+        lacking: Whose records or seeds are missing.
     """
 
     state: State
     text: str
+    lacking: str = ""
+
+    def __str__(self) -> str:
+        return self.text + self.lacking
 
 
 def against_all(orders: dict[str, Order], missing: Sequence[str]) -> State:
@@ -78,9 +83,9 @@ def ends_higher(
     lead = difference(mine, theirs[strongest])
     share = f" ({lead.mean / theirs[strongest].mean:+.1%})".replace("-", "−") if by else ""
     place = 1 + sum(spread.mean > mine.mean for spread in theirs.values())
-    text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}, the highest): {lead}{share}"
-    text += f"; its mean is number {place} of {len(theirs) + 1}"
-    return Standing(state, text + _counts(orders, "higher", "lower") * (not by) + _lacking(few, missing))
+    text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}): {lead}{share}"
+    text += f"; number {place} of {len(theirs) + 1}"
+    return Standing(state, text + _counts(orders, "above", "below") * (not by), _lacking(few, missing))
 
 
 def arrives_sooner(
@@ -104,10 +109,10 @@ def arrives_sooner(
         text = "no label gets better than chance, or than a network before its first step"
         missing = [name for name in others if name not in curves]
         few = _few({curve.label: len(curve.records)}, {name: len(one.records) for name, one in curves.items()})
-        return Standing("partial" if missing or few else "undecided", text + _lacking(few, missing))
+        return Standing("partial" if missing or few else "undecided", text, _lacking(few, missing))
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
-        return Standing("absent", f"{UNITS[axis]}: not measured")
+        return Standing("absent", "not measured")
     theirs = {name: there for name, one in curves.items() if (there := _arrivals(one, axis, case, at)) is not None}
     missing = [name for name in others if name not in theirs]
     few = _few({curve.label: mine.seeds}, {name: found.seeds for name, found in theirs.items()})
@@ -118,17 +123,13 @@ def arrives_sooner(
     complete = {name: found for name, found in theirs.items() if found.all}
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
-    rival = (
-        "no other label with all seeds"
-        if soonest is None
-        else complete[soonest].written(form, f"{written_name(soonest)}, the soonest")
-    )
-    text = f"{UNITS[axis]}: {mine.written(form)} against {rival}"
-    text += _counts(orders, "sooner", "later") + _lacking(few, missing)
-    return Standing(against_all(orders, [*missing, *few]), text)
+    rival = "none" if soonest is None else complete[soonest].written(form, written_name(soonest))
+    text = f"{mine.written(form)} against {rival}"
+    text += _counts(orders, "before", "after")
+    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing))
 
 
-UNITS = {"epoch": "epochs", "seconds": "seconds"}
+NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
 
 
 def _finals(case: Case, labels: Sequence[str], split: str) -> tuple[dict[str, Spread], list[str]]:
@@ -146,10 +147,10 @@ def _arrivals(curve: Curve, axis: str, case: Case, at: float) -> Arrivals | None
 
 
 def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
+    """How many of them it is better than, and what is not zero of the rest."""
     count = Counter(orders.values())
-    parts = [f"{better} than {count['higher']} of {len(orders)}", f"{worse} than {count['lower']}"]
-    parts += [f"within the spread against {count['within']}"] if count["within"] else []
-    parts += [f"undecided against {count['undecided']}"] if count["undecided"] else []
+    rest: list[tuple[str, Order]] = [(worse, "lower"), ("level with", "within"), ("undecided", "undecided")]
+    parts = [f"{better} {count['higher']} of {len(orders)}", *(f"{name} {count[o]}" for name, o in rest if count[o])]
     return "; " + ", ".join(parts) if orders else ""
 
 
@@ -160,6 +161,6 @@ def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
 
 
 def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> str:
-    short = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
-    text = f"; fewer than {SEEDS} seeds of {short}" if few else ""
+    named = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
+    text = f"; fewer than {SEEDS} seeds of {named if len(few) <= NAMED else f'{len(few)} labels'}" if few else ""
     return text + (f"; no records of {', '.join(map(written_name, missing))}" if missing else "")
