@@ -17,7 +17,7 @@ from rich.console import Console
 from toy_experiment import toy, toy_score  # noqa: F401  (a fixture)
 
 from adambo.cli import main
-from adambo.errors import AdamboError, NoMemoryError, RunError, SettingError
+from adambo.errors import AdamboError, ConfigError, NoMemoryError, RunError, SettingError
 from adambo.experiments import runner
 from adambo.experiments.workers import Job, Result, one_by_one, worked
 from adambo.reproduction.archive import Archive
@@ -253,10 +253,17 @@ def test_only_some_entries_and_nothing_after_a_time(toy: str, here: Path) -> Non
     assert {name.split()[0] for name in made(path, only=["tuned/"])} == {"tuned/auc-rnn"}
 
 
+def test_a_beginning_that_nothing_has_is_refused(toy: str, here: Path) -> None:  # noqa: F811
+    path = planned(here, RUNS, SEARCH)
+    with pytest.raises(ConfigError, match=r"begins with 'papr/': paper/auc-rnn, search/auc-rnn\."):
+        making(path, only=["search/", "papr/"])
+
+
 def test_what_is_lacking_can_be_shown(toy: str, here: Path, capsys: Any) -> None:  # noqa: F811
     path = planned(here, RUNS, SEARCH, TUNED)
     assert main(["make", str(path), "--show"]) == 0
     assert capsys.readouterr().out.splitlines() == [
+        "Lacking:",
         "paper/auc-rnn: 4 of 4 runs",
         "search/auc-rnn: 16 trials, of slip, adambo",
         "tuned/auc-rnn: 4 of 4 runs, for 4 of which no search has chosen values",
@@ -305,7 +312,7 @@ def test_processes_make_a_plan_and_a_second_call_goes_on(here: Path) -> None:
     stopped = subprocess.run([*command, "--minutes", "0.12"], capture_output=True, text=True, timeout=100, check=False)
     assert stopped.returncode == 1, stopped.stderr
     assert "Traceback" not in stopped.stderr
-    assert stopped.stdout == "paper/auc-rnn: 2 of 2 runs\n"
+    assert stopped.stdout == "Lacking:\npaper/auc-rnn: 2 of 2 runs\n"
     begun = [RunFolder.open(each.parent).status for each in (here / "work").glob("**/config.yaml")]
     assert {status["state"] for status in begun} <= {"interrupted"}
     for each in (here / "work").glob("**/config.yaml"):  # let the second call be short

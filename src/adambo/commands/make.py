@@ -50,8 +50,7 @@ def make(words: Sequence[str], out: Console, err: Console) -> int:
         if results.signal is not None:
             return 128 + results.signal
     lacking = making.lacking()
+    line(out, "Lacking:" if lacking else "Nothing is lacking.")
     for sentence in lacking:
         line(out, sentence)
-    if not lacking:
-        line(out, "Nothing is lacking.")
     return 0 if own["show"] or not lacking else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -15,15 +16,15 @@ from adambo.training import atomic
 
 
 def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
-    from adambo.reproduction.archive import Archive
+    from adambo.reproduction.archive import CASES, Archive
     from adambo.reproduction.block import Page
-    from adambo.reproduction.parts import PARTS, blocks
+    from adambo.reproduction.parts import BY_CASE, PARTS, WHOLE, blocks
 
     described = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser = Parser(
-        "adambo reproduce PART [options]",
+        "adambo reproduce PART [CASE] [options]",
         f"Figures and tables from run records; the tables are printed. Parts are {described}; all: every part of which "
-        "there are records.",
+        "there are records. With a case, such as auc-rnn, only its block.",
     )
     parser.option("results", str, "results", "Folder of the records.")
     parser.option("page", str, "docs/reproduction.md", "The page; figures go into the folder of its name beside it.")
@@ -34,26 +35,37 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         False,
         "Only compare the blocks of the page with the records; exit code 1 if one differs or the page lacks one.",
     )
-    part, rest = ("", words) if not words or words[0].startswith("-") else (words[0], words[1:])
-    own, _ = parser.read(rest)
+    named = list(takewhile(lambda word: not word.startswith("-"), words))[:2]
+    part, case = (*named, "", "")[:2]
+    own, _ = parser.read(words[len(named) :])
     if not part:
         raise ConfigError(f"Name a part, as in `adambo reproduce paper`: {', '.join(PARTS)}, or all.")
     if part not in (*PARTS, "all"):
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
+    if case and (case not in CASES or part in (*WHOLE, "all")):
+        cases = f"its cases are {', '.join(CASES)}" if part in BY_CASE else "it has no cases"
+        raise ConfigError(f"There is no case {case!r} of the part {part}: {cases}.")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
     if not Path(own["results"]).is_dir():
         raise RunError(f"There is no folder {own['results']}: name the one with the records, --results FOLDER.")
-    page, found = Page(Path(own["page"])), blocks(Archive(Path(own["results"])), part)
+    page = Page(Path(own["page"]))
+    found = [block for block in blocks(Archive(Path(own["results"])), part) if case in ("", block.case)]
     if own["check"]:
-        stale = page.stale(found, None if part == "all" else part)
+        stale = page.stale(found, None if part == "all" else f"{part} {case}".strip())
         for sentence in stale:
             line(err, f"{page.path}: {sentence}")
         if stale:
-            line(err, f"`adambo reproduce {part} --write` renews every block that has marks and records.")
+            line(
+                err,
+                "If the records are as they should be (`git status` shows what has changed in them), "
+                f"`adambo reproduce {part} --write` renews every block that has marks and records.",
+            )
+        else:
+            line(out, f"{page.path}: {len(found)} blocks say what the records say.")
         return 1 if stale else 0
     if not found:
-        raise RunError(f"{own['results']} has no records for the part {part}.")
+        raise RunError(f"{own['results']} has no records for the part {f'{part} {case}'.strip()}.")
     page.folder.mkdir(parents=True, exist_ok=True)
     for block in found:
         line(out, f"<!-- adambo reproduce {block.name} -->\n{block.markdown(page.folder.name)}\n<!-- end -->\n")

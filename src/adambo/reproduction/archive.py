@@ -32,6 +32,9 @@ CASES = {
     "auc-transformer": "auc-transformer",
     "auc-rnn": "auc-rnn",
 }
+SEARCHED = {  # the same, where variants with one head per task stand beside the others
+    name: f"{said} unless a label says per-task" if name.endswith("-shared") else said for name, said in CASES.items()
+}
 STUDIED = ("auc-rnn", "auc-transformer", "bert-trec")  # experiments in which λ is varied
 COUNTED = ("finished", "diverged")  # how a run may have ended that enters tables and figures
 NO_MATTER = (*OF_THE_ALGORITHM, "device", "threads")
@@ -130,7 +133,14 @@ class Archive:
         runs: dict[str, list[Record]] = {}
         left_out = []
         for path in sorted(config.parent for config in folder.glob("*/config.yaml")):
-            record, label = completed(Record.read(RunFolder.open(path))), label_of(path)
+            run, label = RunFolder.open(path), label_of(path)
+            record = completed(Record.read(run))
+            judged, made = (record.evaluations[-1]["step"] if record.evaluations else 0), run.status.get("step")
+            if record.finished and made is not None and judged != made:
+                raise RunError(
+                    f"{path} is damaged: it was finished at step {made}, but its metrics.jsonl ends at step {judged}. "
+                    "Bring the record back (git restore), or leave it out."
+                )
             if shown(record.seed) != seed_of(path):
                 raise RunError(f"{path} holds a run with the seed {shown(record.seed)}: give the folder that name.")
             if label in ALGORITHMS and label != record.algorithm:

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 
 from adambo.errors import RunError
 from adambo.report.figures import PAPER
+from adambo.reproduction.fingerprint import fingerprint
 from adambo.studies.findings import Sheet
 from adambo.training import atomic
 
 DPI = 110
+SHOWS = "shows"  # the field of a picture with its fingerprint
 COLOURS = 128  # of a palette; the pictures are lines on white, and take a third of the space
 BLOCK = re.compile(
     r"(?P<begin><!-- adambo reproduce (?P<name>[a-z]+(?: [a-z0-9-]+)?) -->\n)(?P<content>.*?)(?P<end><!-- end -->)",
@@ -64,12 +67,24 @@ class Block:
     def png(self) -> bytes:
         """The figure as a small file."""
         assert self.draw is not None, f"{self.name} has no figure"
-        content, small = io.BytesIO(), io.BytesIO()
+        content, small, note = io.BytesIO(), io.BytesIO(), PngInfo()
         with matplotlib.rc_context(PAPER):
-            self.draw().savefig(content, format="png", dpi=DPI)
+            drawing = self.draw()
+            note.add_text(SHOWS, fingerprint(drawing))
+            drawing.savefig(content, format="png", dpi=DPI)
         with Image.open(content) as image:
-            image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+            few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            few.save(small, format="png", optimize=True, pnginfo=note)
         return small.getvalue()
+
+    def is_shown_by(self, picture: Path) -> bool:
+        """Whether the file was drawn from the same numbers."""
+        assert self.draw is not None, f"{self.name} has no figure"
+        try:
+            with Image.open(picture) as image, matplotlib.rc_context(PAPER):
+                return bool(image.info.get(SHOWS) == fingerprint(self.draw()))
+        except UnidentifiedImageError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -135,13 +150,13 @@ class Page:
 
         Args:
             blocks: What the records give.
-            part: Look at the blocks of this part only.
+            part: Look only at the blocks of this part, or at the one of this name.
         """
         fresh, names = {block.name: block for block in blocks}, self.names
         found = []
         for match in BLOCK.finditer(self.text):
             name = match["name"]
-            if part is not None and name.split()[0] != part:
+            if part not in (None, name, name.split()[0]):
                 continue
             block = fresh.get(name)
             if block is None:
@@ -150,9 +165,11 @@ class Page:
                 found.append(f"The block {name!r} differs from what the records give.")
             elif block.draw and not (self.folder / block.picture).exists():
                 found.append(f"The figure {self.folder / block.picture} of the block {name!r} is missing.")
+            elif block.draw and not block.is_shown_by(self.folder / block.picture):
+                found.append(f"The figure {self.folder / block.picture} shows other numbers than the records have.")
         return found + [
             f"There are records for the block {name!r}, which the page lacks: put `<!-- adambo reproduce {name} -->` "
             "and `<!-- end -->` into it."
             for name in fresh
-            if name not in names and (part is None or name.split()[0] == part)
+            if name not in names and part in (None, name, name.split()[0])
         ]

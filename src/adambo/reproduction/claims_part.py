@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from adambo.experiments.catalogue import AUC, HYPER_REPRESENTATION, META_LEARNERS
 from adambo.report.curves import Curve
-from adambo.reproduction.archive import CASES, STUDIED, Archive, Case
+from adambo.reproduction.archive import CASES, SEARCHED, STUDIED, Archive, Case
 from adambo.reproduction.arrival import threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.lambda_part import FOLDER, by_lambda, power
@@ -92,6 +92,7 @@ OWN_COLUMNS = (
 
 
 WITHIN = "not confirmed (within the spread)"
+NEAR = "not confirmed (too near the margin)"
 UNDER: dict[State, str] = {
     "higher": "confirmed",
     "lower": "not confirmed",
@@ -190,7 +191,8 @@ def _hardly(archive: Archive, name: str) -> list[str]:
     finals = {value: final(curve, "test", case.group.metric) for value, curve in curves.items() if case}
     known = {value: spread for value, spread in finals.items() if spread is not None and value <= limit * 1.001}
     if case is None or SMALLEST not in known or len(known) < 2 or max(known) < limit * 0.999:
-        return [claim, "no records of λ = 1e-8 and of the limit", NONE, "no records"]
+        there = f"records of λ = {', '.join(map(power, sorted(known)))} alone" if known else "no records"
+        return [claim, there, NONE, "incomplete records" if known else "no records"]
     few = [f"λ = {power(value)} ({len(s.values)})" for value, s in known.items() if len(s.values) < SEEDS]
     start = known.pop(SMALLEST)
     margin = HARDLY * (start.mean - case.chance)
@@ -206,7 +208,7 @@ def _hardly(archive: Archive, name: str) -> list[str]:
     ranges = [(abs(d.mean), FACTOR * (d.error or 0.0)) for d in differences.values()]
     if any(mean - error > margin for mean, error in ranges):
         return [claim, text, NONE, "not confirmed"]
-    return [claim, text, NONE, "confirmed" if all(mean + error < margin for mean, error in ranges) else WITHIN]
+    return [claim, text, NONE, "confirmed" if all(mean + error < margin for mean, error in ranges) else NEAR]
 
 
 def _own(archive: Archive, name: str) -> list[list[str]]:
@@ -220,16 +222,15 @@ def _own(archive: Archive, name: str) -> list[list[str]]:
             continue
         score = ends_higher(case, label, others)
         times = [arrives_sooner(case, label, others, axis, at) for axis in AXES.values()]
+        kinds = zip(("test metric", "epochs to 90 %", "seconds to 90 %"), (score, *times), strict=True)
         winning = [
-            what
-            for what, standing in zip(
-                ("test metric", "epochs to 90 %", "seconds to 90 %"), (score, *times), strict=True
-            )
-            if standing.state == "higher"
+            f"{what}, of those with records" if standing.state == "partial" else what
+            for what, standing in kinds
+            if standing.leads
         ]
         lead = (standing.text for standing in times)
         rows.append(
-            [CASES[name], curve.label, str(score), _over_plain(case, curve), *lead, ", ".join(winning) or "nothing"]
+            [SEARCHED[name], curve.label, str(score), _over_plain(case, curve), *lead, ", ".join(winning) or "nothing"]
         )
     return rows
 

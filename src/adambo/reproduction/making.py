@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from adambo.errors import AdamboError, RunError
+from adambo.errors import AdamboError, ConfigError, RunError
 from adambo.experiments import runner
 from adambo.experiments.compare import refuse_other_runs
 from adambo.experiments.lines import line
@@ -41,6 +41,7 @@ class Making:
         command: As it was typed, for the record of a search.
 
     Raises:
+        ConfigError: If nothing in the plan has one of the beginnings.
         RunError: If there is a record of another run where one of the plan belongs.
     """
 
@@ -66,6 +67,10 @@ class Making:
             _Runs(entry, results, work, searches) if isinstance(entry, Runs) else _Searches(entry, searches)
             for entry in plan.entries
         ]
+        for place in only:
+            if not any(part.name.startswith(place) for part in parts):
+                known = ", ".join(dict.fromkeys(part.name for part in parts))
+                raise ConfigError(f"The plan has no place that begins with {place!r}: {known}.")
         self._parts = [part for part in parts if not only or part.name.startswith(tuple(only))]
         self._owners: dict[Path, _Runs | _Searches] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from adambo.report.curves import Curve
 from adambo.report.records import Record
 from adambo.report.table import metric_name, reasons, seconds_form, state_text
-from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.archive import CASES, SEARCHED, Archive, Case
 from adambo.reproduction.arrival import SHARE, arrivals, threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import four_panels
@@ -29,7 +29,7 @@ def _block(archive: Archive, part: str, name: str) -> Block | None:
     case = archive.case(part, name)
     if case is None:
         return None
-    title = f"{CASES[name]}: {TITLES[part]}"
+    title = f"{(CASES if part == 'paper' else SEARCHED)[name]}: {TITLES[part]}"
     table = sheet(case, title) if part == "paper" else sheet(case, title, True, archive.case("paper", name))
     return Block(part, name, [table], notes(case), lambda: four_panels(case, title), title)
 

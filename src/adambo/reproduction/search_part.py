@@ -12,7 +12,7 @@ from adambo.report.curves import short
 from adambo.report.figures import plain
 from adambo.report.palette import styles
 from adambo.report.records import number, shown
-from adambo.reproduction.archive import CASES, Archive
+from adambo.reproduction.archive import SEARCHED, Archive
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import rows_of
 from adambo.reproduction.searches import Search
@@ -20,7 +20,8 @@ from adambo.reproduction.searches import searches as searches_of
 from adambo.studies.findings import Sheet
 
 LR = "settings.lr"
-FAILED = "#d55e00"
+FAILED = "0.3"
+KEY = "dots: short; diamonds: made again, longer; ring: chosen; crosses: without a score"
 PANELS_IN_A_ROW = 5
 
 
@@ -28,7 +29,7 @@ def search(archive: Archive, name: str) -> Block | None:
     searches = searches_of(archive.path / "search" / name)
     if not searches:
         return None
-    title = f"{CASES[name]}: validation scores of all trials"
+    title = f"{SEARCHED[name]}: validation scores of all trials"
     open_ones = undecided(searches)
     rows = []
     for each in sorted(searches, key=_score, reverse=True):
@@ -40,7 +41,7 @@ def search(archive: Archive, name: str) -> Block | None:
             score = f"{each.chosen['score']:.4f}"
         rows.append([each.name, trials_text(each), chosen, score])
     columns = ["label", "trials", "chosen values", "validation score of the chosen"]
-    caption = f"{CASES[name]}: searches; the finished trial with the highest validation score at its end is chosen."
+    caption = f"{SEARCHED[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice."]
     if any(each.again for each in searches):
         first = _lengths([trial for each in searches for trial in each.finished])
@@ -96,21 +97,24 @@ def _rounded(value: object) -> str:
 
 
 def _drawn(searches: Sequence[Search], title: str) -> Figure:
-    """Score against lr; what has no score lies as a cross on the floor, the chosen one has a ring."""
+    """Score against lr; the chosen one has a ring, what has no score lies as a cross on the floor."""
     drawing, places = rows_of(len(searches), PANELS_IN_A_ROW)
-    scores = [float(trial["score"]) for each in searches for trial in each.finished]
+    scores = [float(trial["score"]) for each in searches for trial in (*each.finished, *each.again)]
     rates = [rate for each in searches for t in each.trials if (rate := number(t["values"].get(LR)))]
     looks = styles([str(each.about.get("algorithm", each.label)) for each in searches])
     for place, each, style in zip(places, searches, looks, strict=True):
-        known = [(number(trial["values"].get(LR)), trial) for trial in each.first_round]
-        chosen = None if each.chosen is None or each in undecided(searches) else each.chosen["trial"]
-        for rate, trial in ((rate, trial) for rate, trial in known if rate is not None):
-            if trial in each.finished:
-                place.plot([rate], [trial["score"]], "o", color=style.light, ms=4, alpha=0.8)
-                if trial["trial"] == chosen:
-                    place.plot([rate], [trial["score"]], "o", mfc="none", mec="black", ms=10, mew=1.5, zorder=4)
-            else:
+        chosen = None if each in undecided(searches) else each.chosen
+        for trial in each.trials:
+            rate, again = number(trial["values"].get(LR)), bool(trial.get("again"))
+            if rate is None:
+                continue
+            if trial in each.finished or trial in each.again:
+                look = {"marker": "D", "ms": 5.5, "mfc": "none"} if again else {"marker": "o", "ms": 4, "alpha": 0.8}
+                place.plot([rate], [trial["score"]], color=style.light, **look)
+            elif not again:
                 place.plot([rate], [0.03], "x", color=FAILED, ms=6, mew=1.6, transform=place.get_xaxis_transform())
+            if trial is chosen:
+                place.plot([rate], [trial["score"]], "o", mfc="none", mec="black", ms=11, mew=1.5, zorder=4)
         place.set_xscale("log")
         if rates:
             place.set_xlim(min(rates) / 2, max(rates) * 2)
@@ -122,5 +126,5 @@ def _drawn(searches: Sequence[Search], title: str) -> Figure:
         place.set_ylabel("validation score")
     for place in places[-min(PANELS_IN_A_ROW, len(places)) :]:
         place.set_xlabel("lr")
-    plain(drawing.suptitle("."), f"{title} (ring: chosen, cross: without a score)")
+    plain(drawing.suptitle("."), f"{title} ({KEY})")
     return drawing

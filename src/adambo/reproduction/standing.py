@@ -27,11 +27,13 @@ class Standing:
             are missing that could decide it; "absent": there are no records.
         text: The numbers.
         lacking: Whose records or seeds are missing.
+        leads: Whether it is better than all others that have records.
     """
 
     state: State
     text: str
     lacking: str = ""
+    leads: bool = False
 
     def __str__(self) -> str:
         return self.text + self.lacking
@@ -85,7 +87,8 @@ def ends_higher(
     place = 1 + sum(spread.mean > mine.mean for spread in theirs.values())
     text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}): {lead}{share}"
     text += f"; number {place} of {len(theirs) + 1}"
-    return Standing(state, text + _counts(orders, "above", "below") * (not by), _lacking(few, missing))
+    text += _counts(orders, "above", "below") * (not by)
+    return Standing(state, text, _lacking(few, missing), set(orders.values()) == {"higher"})
 
 
 def arrives_sooner(
@@ -124,9 +127,10 @@ def arrives_sooner(
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
     rival = "none" if soonest is None else complete[soonest].written(form, written_name(soonest))
-    text = f"{mine.written(form)} against {rival}"
+    text = f"to {at:.3f} {mine.written(form)} against {rival}"
     text += _counts(orders, "before", "after")
-    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing))
+    leads = set(orders.values()) == {"higher"}
+    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing), leads)
 
 
 NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
