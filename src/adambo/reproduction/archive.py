@@ -35,10 +35,13 @@ CASES = {
 SEARCHED = {  # the same, where variants with one head per task stand beside the others
     name: f"{said} unless a label says per-task" if name.endswith("-shared") else said for name, said in CASES.items()
 }
+EXAMINED = {**CASES, "rnn-snli-small": "rnn-snli at width 256, one head for all tasks"}  # beside what the paper has
 STUDIED = ("auc-rnn", "auc-transformer", "bert-trec")  # experiments in which λ is varied
 COUNTED = ("finished", "diverged")  # how a run may have ended that enters tables and figures
 NO_MATTER = (*OF_THE_ALGORITHM, "device", "threads")
-PLACES = {"paper": CASES, "tuned": CASES, "effects": CASES, "monitored": CASES, "lambda-sensitivity": STUDIED}
+PLACES = {
+    "paper": CASES, "tuned": CASES, "effects": EXAMINED, "monitored": EXAMINED, "lambda-sensitivity": STUDIED
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

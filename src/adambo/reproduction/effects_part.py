@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adambo.report.curves import Curve, described, differing
 from adambo.report.table import metric_name, state_text
-from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.runs_part import notes
 from adambo.reproduction.spread import best, difference, final
@@ -38,7 +38,7 @@ def effects(archive: Archive, name: str) -> Block | None:
                 row.append("–" if score is None or other is None else str(difference(score, other)))
         rows.append([*row, state_text(curve)])
     caption = (
-        f"{CASES[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the reference of "
+        f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the reference of "
         "the same algorithm ± its standard error (Welch)."
     )
     said = [text for text in notes(case) if not text.startswith(("Milliseconds", "Not all runs agree"))]

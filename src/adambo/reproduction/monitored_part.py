@@ -11,7 +11,7 @@ from adambo.report.curves import MONITORED, Curve
 from adambo.report.figures import MARKERS, MARKS_PER_CURVE, look, plain
 from adambo.report.records import Record
 from adambo.report.table import metric_name, state_text
-from adambo.reproduction.archive import CASES, Archive, Case
+from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import legend, rows_of
 from adambo.reproduction.spread import final
@@ -45,7 +45,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
             ]
         )
     caption = (
-        f"{CASES[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
+        f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
         "‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. Bias and cosine of h, the hypergradient with the method's y and z: "
         "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both. Curvature: λ_max(∇²yy g), at first and at last. Solved: how "
         "many of the measurements came to the end of their linear systems; y* is one Newton step from y. A number that "
@@ -53,8 +53,8 @@ def monitored(archive: Archive, name: str) -> Block | None:
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
     notes = [f"No measurements of {', '.join(silent)}."] if silent else []
-    draw = None if len(silent) == len(case.group.curves) else lambda: _drawn(case, f"{CASES[name]}: the monitor")
-    return Block("monitored", name, [Sheet(caption, columns, rows)], notes, draw, f"{CASES[name]}: the monitor")
+    draw = None if len(silent) == len(case.group.curves) else lambda: _drawn(case, f"{EXAMINED[name]}: the monitor")
+    return Block("monitored", name, [Sheet(caption, columns, rows)], notes, draw, f"{EXAMINED[name]}: the monitor")
 
 
 def first_warnings(curve: Curve) -> str:

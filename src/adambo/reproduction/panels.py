@@ -31,7 +31,7 @@ def four_panels(case: Case, title: str) -> Figure:
             place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
     for place in rows[:, 1:].flat:
         place.set_ylabel("")
-    plain(drawing.suptitle("."), f"{title} (mean and standard deviation over seeds)")
+    plain(drawing.suptitle("."), f"{title}\n(mean and standard deviation over seeds)")
     legend(drawing, group.curves)
     return drawing
 

@@ -126,5 +126,5 @@ def _drawn(searches: Sequence[Search], title: str) -> Figure:
         place.set_ylabel("validation score")
     for place in places[-min(PANELS_IN_A_ROW, len(places)) :]:
         place.set_xlabel("lr")
-    plain(drawing.suptitle("."), f"{title} ({KEY})")
+    plain(drawing.suptitle("."), f"{title}\n({KEY})")
     return drawing
