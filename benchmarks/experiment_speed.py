@@ -50,8 +50,8 @@ def alone(file: str) -> Iterator[None]:
         yield
 
 
-def milliseconds(workload: Workload, warm_up: int, steps: int) -> float:
-    """Per step, the median of five stretches."""
+def milliseconds(workload: Workload, warm_up: int, steps: int) -> list[float]:
+    """Per step, of five stretches; each of an even number of steps, since some methods do more in every other one."""
     workload.begin()
     number, start = 0, time.perf_counter()
     while number < warm_up and not (number >= 3 and time.perf_counter() - start > SLOW):
@@ -59,11 +59,10 @@ def milliseconds(workload: Workload, warm_up: int, steps: int) -> float:
         number += 1
         if number <= 3:  # whether it is slow is not known before it is done
             wait()
-    measured = [stretch(workload, number, 3)]
-    steps = max(1, min(steps, round(1e3 * SLOW / STRETCHES / measured.pop())))
-    for place in range(STRETCHES):
-        measured.append(stretch(workload, number + 3 + place * steps, steps))
-    return statistics.median(measured)
+    known = stretch(workload, number, 2)
+    pairs = max(1, min(steps // 2, round(1e3 * SLOW / STRETCHES / known / 2)))
+    starts = range(number + 2, number + 2 + STRETCHES * 2 * pairs, 2 * pairs)
+    return [stretch(workload, start, 2 * pairs) for start in starts]
 
 
 def stretch(workload: Workload, number: int, steps: int) -> float:
@@ -140,11 +139,11 @@ def measure(one: Timed, given: argparse.Namespace, device: str) -> None:
     try:
         workload = experiment_named(one.configured.experiment).build(config)
         with alone(given.lock) if given.lock else nullcontext():
-            taken = milliseconds(workload, given.warm_up, given.steps)
+            stretches = milliseconds(workload, given.warm_up, given.steps)
     except (AdamboError, torch.OutOfMemoryError) as error:
         print(f"{one.configured.experiment} {one.label} {config.precision}: {error}", file=sys.stderr)
         return
-    judged = None
+    taken, judged = statistics.median(stretches), None
     if not given.lock:  # it would disturb those that are timed
         start = time.perf_counter()
         workload.evaluate()
@@ -159,6 +158,7 @@ def measure(one: Timed, given: argparse.Namespace, device: str) -> None:
         record = {"label": one.label, "algorithm": config.algorithm, "ms_per_step": taken}
         record |= {"steps_per_epoch": workload.steps_per_epoch, "memory_gib": memory, "precision": config.precision}
         record |= {"commit": commit(), "device": device, "torch": torch.__version__}
+        record |= {"warm_up": given.warm_up, "steps": given.steps, "ms_of_stretches": stretches}
         noted(one.out, record | {"config": one.configured.values})
 
 

@@ -253,6 +253,20 @@ def test_only_some_entries_and_nothing_after_a_time(toy: str, here: Path) -> Non
     assert {name.split()[0] for name in made(path, only=["tuned/"])} == {"tuned/auc-rnn"}
 
 
+def test_where_one_finds_no_memory_nothing_is_begun_before_another_ends(toy: str, here: Path) -> None:  # noqa: F811
+    source = making(planned(here, RUNS))
+    first, second = source.next(), source.next()
+    assert first is not None
+    assert second is not None
+    source.ended(Result(first, "failed", "CUDA out of memory.", out_of_memory=True))
+    assert source.next() is None
+    source.ended(Result(second, "failed", "It is a test."))
+    again = source.next()
+    assert again is not None
+    source.ended(Result(again, "failed", "CUDA out of memory.", out_of_memory=True))
+    assert source.next() is not None  # nothing is running that could make room
+
+
 def test_a_beginning_that_nothing_has_is_refused(toy: str, here: Path) -> None:  # noqa: F811
     path = planned(here, RUNS, SEARCH)
     with pytest.raises(ConfigError, match=r"begins with 'papr/': paper/auc-rnn, search/auc-rnn\."):

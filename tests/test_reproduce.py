@@ -294,14 +294,23 @@ def test_a_slow_method_is_not_sooner_than_a_cheap_one_that_had_less_time() -> No
 
 def test_a_run_that_diverged_at_once_had_the_time_of_the_other_seeds() -> None:
     for seed in range(2):
-        write("slip", seed, [0.5, 0.6, 0.6])
-    write("slip", 2, [0.5], state="diverged")
+        write("slip", seed, [0.5, 0.6, 0.6], more={"epochs": 2.0})
+    write("slip", 2, [0.5], state="diverged", more={"epochs": 2.0})
     speed("slip", 100.0)
     (curve,) = case_of("paper").group.curves
     assert arrivals(curve, "epoch", "accuracy", 0.8) == Arrivals((), (2.0, 2.0, 2.0), staying=0)
     found = arrivals(curve, "seconds", "accuracy", 0.8)
     assert found is not None
     assert len(set(found.ends)) == 1
+    write("saba", 0, [0.5], state="diverged", more={"epochs": 2.0})
+    write("saba", 1, [], state="diverged", more={"epochs": 2.0})  # not even judged once
+    speed("saba", 100.0)
+    curves = {curve.algorithm: curve for curve in case_of("paper").group.curves}
+    soon = Arrivals((1.0, 1.0), (), staying=2)
+    for axis in ("epoch", "seconds"):
+        never = arrivals(curves["saba"], axis, "accuracy", 0.8)
+        assert never is not None
+        assert (soon.sooner_than(never), never.sooner_than(soon)) == ("higher", "lower")
 
 
 def test_a_run_that_diverged_would_not_have_arrived_either() -> None:
@@ -358,9 +367,9 @@ def test_higher_takes_more_than_two_standard_errors(mean: float, error: float | 
 
 def test_verdicts_follow_from_both_settings() -> None:
     assert verdict("higher", "higher") == "confirmed"
-    assert {verdict("higher", fair) for fair in ("lower", "within", "undecided")} == {
-        "confirmed only at the paper's settings"
-    }
+    assert verdict("higher", "lower") == verdict("higher", "undecided") == "confirmed only at the paper's settings"
+    assert verdict("higher", "within").endswith("settings (within the spread under the fair search)")
+    assert verdict("within", "partial") == "not confirmed (within the spread, incomplete records in the fair search)"
     assert verdict("lower", "lower") == verdict("lower", "within") == verdict("undecided", "absent") == "not confirmed"
     assert verdict("within", "within") == verdict("within", "absent") == "not confirmed (within the spread)"
     assert verdict("within", "lower") == "not confirmed"

@@ -108,19 +108,20 @@ class BOREP(RunningZ):
 
     def _lower_round(self, point: Point, centre: Vector) -> tuple[Tensor, Tensor]:
         """The lower steps of the draw; g before the first, and in how many of them the ball held y back."""
-        losses: list[Tensor] = []
         active = torch.zeros((), dtype=torch.int64, device=self.problem.device)
+        if not point.draw.lower:
+            self.guard.watch("the lower loss", point.g)
+            return point.g, active
+        if self.radius == inf:
+            return self.descend(point), active
+        losses: list[Tensor] = []
         for index in range(len(point.draw.lower)):
             here = point if index == 0 else point.after_move()
             gradient = here.lower_gradient(index)
             losses += [here.lower_loss()] if index == 0 else []
             self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
             point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
-            if self.radius < inf:
-                active += _project(point.y, centre, self.radius)
-        if not losses:
-            losses.append(point.g)
-            self.guard.watch("the lower loss", point.g)
+            active += _project(point.y, centre, self.radius)
         return losses[0], active
 
 

@@ -119,8 +119,9 @@ def worked(job: Job, console: Console, quiet: bool) -> Result:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Of a device that others use too: later there may be more. cuBLAS has no error of its own for it."""
-    return isinstance(error, torch.OutOfMemoryError | NoMemoryError) or "STATUS_ALLOC_FAILED" in str(error)
+    """Of a device that others use too: later there may be more. CUDA's libraries have no error of their own for it."""
+    said = ("STATUS_ALLOC_FAILED", "STATUS_NOT_INITIALIZED", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | NoMemoryError) or any(each in str(error) for each in said)
 
 
 class _Worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from adambo.report.curves import Curve
 from adambo.report.records import Record, inside, number
@@ -88,10 +89,10 @@ def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None
 
 def arrivals(curve: Curve, axis: str, metric: str, at: float) -> Arrivals | None:
     """Of a curve along `axis`, "epoch" or "seconds"; None where the axis is not known, as seconds may not be."""
-    if any(record.cost(axis) is None for record in curve.records):
+    if any(record.evaluations and record.cost(axis) is None for record in curve.records):
         return None
     times, ends, staying = [], [], 0
-    longest = max((_end(record, axis) for record in curve.records), default=0.0)
+    longest = max((_end(record, axis) for record in curve.records), default=0.0) or inf
     for record in curve.records:
         arrival = _first(record, axis, metric, at)
         if arrival is None:
@@ -112,6 +113,8 @@ def _stays(record: Record, metric: str, at: float) -> bool:
 def _end(record: Record, axis: str) -> float:
     """Of a run that diverged, the end it was made for: given all that time, it would not have arrived either."""
     end, epoch, planned = (record.cost(axis) or 0.0), record.cost("epoch"), number(record.config.get("epochs"))
+    if axis == "epoch" and record.state == "diverged" and planned:
+        return planned
     return end * max(1.0, planned / epoch) if record.state == "diverged" and planned and epoch else end
 
 

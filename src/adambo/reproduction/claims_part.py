@@ -135,11 +135,13 @@ def verdict(paper: State, fair: State) -> str:
         # Where the fair search refutes the claim, the spread at the paper's settings is not the reason.
         remarks = ["within the spread"] if paper == "within" and fair != "lower" else []
         remarks += ["but confirmed under the fair search"] if fair == "higher" else []
+        remarks += ["incomplete records in the fair search"] if remarks and fair == "partial" else []
         return "not confirmed" + (f" ({', '.join(remarks)})" if remarks else "")
     if fair in ("absent", "partial"):
         lacking = "no records" if fair == "absent" else "incomplete records"
         return f"confirmed at the paper's settings; {lacking} in the fair search"
-    return "confirmed" if fair == "higher" else "confirmed only at the paper's settings"
+    within = " (within the spread under the fair search)" if fair == "within" else ""
+    return "confirmed" if fair == "higher" else f"confirmed only at the paper's settings{within}"
 
 
 def _row(claim: str, paper: Standing, fair: Standing) -> list[str]:

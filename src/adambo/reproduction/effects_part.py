@@ -38,8 +38,8 @@ def effects(archive: Archive, name: str) -> Block | None:
                 row.append("–" if score is None or other is None else str(difference(score, other)))
         rows.append([*row, state_text(curve)])
     caption = (
-        f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the reference of "
-        "the same algorithm ± its standard error (Welch)."
+        f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the "
+        "reference of the same algorithm ± its standard error (Welch)."
     )
     said = [text for text in notes(case) if not text.startswith(("Milliseconds", "Not all runs agree"))]
     if borrowed:

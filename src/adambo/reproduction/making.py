@@ -73,6 +73,7 @@ class Making:
                 raise ConfigError(f"The plan has no place that begins with {place!r}: {known}.")
         self._parts = [part for part in parts if not only or part.name.startswith(tuple(only))]
         self._owners: dict[Path, _Runs | _Searches] = {}
+        self._is_full = False
 
     def refuse_missing_data(self) -> None:
         """Raises DataError if a data set is missing that something would need."""
@@ -81,7 +82,7 @@ class Making:
                 runner.refuse_missing_data(part.entry.configured(next(iter(part.entry.labels)), {}))
 
     def next(self) -> Job | None:
-        if self._end is not None and time.monotonic() >= self._end:
+        if self._is_full or (self._end is not None and time.monotonic() >= self._end):
             return None
         for part in self._parts:
             if sum(owner is part for owner in self._owners.values()) == part.entry.at_once:
@@ -103,6 +104,8 @@ class Making:
             self._owners.pop(result.job.folder).ended(result)
         except (AdamboError, OSError) as error:
             said = f"{result.state}, but it could not be filed. {error}"
+        # Where one finds no memory, nothing is begun before another one ends.
+        self._is_full = result.out_of_memory and bool(self._owners)
         line(self._console, f"{result.job.name}: {said}")
 
     def lacking(self) -> list[str]:

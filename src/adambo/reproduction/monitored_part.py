@@ -45,11 +45,12 @@ def monitored(archive: Archive, name: str) -> Block | None:
             ]
         )
     caption = (
-        f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual of z: "
-        "‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. Bias and cosine of h, the hypergradient with the method's y and z: "
-        "‖h − ∇Φ‖ / ‖∇Φ‖, and of the angle between both. Curvature: λ_max(∇²yy g), at first and at last. Solved: how "
-        "many of the measurements came to the end of their linear systems; y* is one Newton step from y. A number that "
-        "could not be measured any more has the step of its last value."
+        f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual "
+        "of z: ‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. h is the hypergradient with the method's y and z; its bias is "
+        "‖h − ∇Φ‖ / ‖∇Φ‖ (1 also if h is far shorter than ∇Φ), its cosine that of the angle to ∇Φ. Curvature: "
+        "λ_max(∇²yy g), at first and at last. Solved: how many of the measurements came to the end of their linear "
+        "systems; y* is one Newton step from y. A number that could not be measured any more has the step of its last "
+        "value."
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
     notes = [f"No measurements of {', '.join(silent)}."] if silent else []

@@ -66,7 +66,7 @@ def sheet(case: Case, title: str, with_arrivals: bool = False, untuned: Case | N
             NONE if speed is None else f"{speed:.1f}",
             _seconds(curve),
             *([_arrival(curve, axis, metric, at) for axis in ("epoch", "seconds")] if with_arrivals else []),
-            _number(over_seeds(curve, lambda record: record.cost("oracle_calls")), ",.0f"),
+            _number(_cost(curve, "oracle_calls"), ",.0f"),
             state_text(curve),
         ]
         rows.append(row)
@@ -77,7 +77,9 @@ def notes(case: Case) -> list[str]:
     """What a reader must know before comparing rows."""
     found = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]
     if found:
-        found.append("A run that diverged counts with its last evaluation before that.")
+        found.append(
+            "A run that diverged counts with its last evaluation before that, and not in seconds and oracle calls."
+        )
     if case.untimed:
         found.append(
             f"Milliseconds per step alone have not been measured for {', '.join(case.untimed)}, so seconds are not "
@@ -127,8 +129,15 @@ def _arrival(curve: Curve, axis: str, metric: str, at: float | None) -> str:
 
 
 def _seconds(curve: Curve) -> str:
-    spread = over_seeds(curve, lambda record: record.cost("seconds"))
+    spread = _cost(curve, "seconds")
     return NONE if spread is None else format(spread.mean, seconds_form(spread.mean))
+
+
+def _cost(curve: Curve, axis: str) -> Spread | None:
+    """Of the seeds that came to their end; of those that diverged if none did."""
+    return over_seeds(curve, lambda record: record.cost(axis) if record.finished else None) or over_seeds(
+        curve, lambda record: record.cost(axis)
+    )
 
 
 def _score(spread: Spread | None) -> str:
