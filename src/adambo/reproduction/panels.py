@@ -29,6 +29,8 @@ def four_panels(case: Case, title: str) -> Figure:
         for place, (axis, shown) in zip(row, columns, strict=True):
             panel(place, shown, axis, split)
             place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
+            if axis == "seconds":
+                place.set_xscale("log")  # prices of a step differ by a factor of ten
     for place in rows[:, 1:].flat:
         place.set_ylabel("")
     plain(drawing.suptitle("."), f"{title}\n(mean and standard deviation over seeds)")

@@ -42,7 +42,7 @@ def search(archive: Archive, name: str) -> Block | None:
         rows.append([each.name, trials_text(each), chosen, score])
     columns = ["label", "trials", "chosen values", "validation score of the chosen"]
     caption = f"{SEARCHED[name]}: searches; the finished trial with the highest validation score at its end is chosen."
-    notes = ["The test split has no part in the choice."]
+    notes = ["The test split has no part in the choice of these values."]
     if any(each.again for each in searches):
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
