@@ -79,9 +79,10 @@ def draw(group: Group) -> Figure:
     return drawing
 
 
-def panel(place: Axes, group: Group, axis: str, split: str) -> None:
+def panel(place: Axes, group: Group, axis: str, split: str, logarithmic: bool = False) -> None:
+    """The curves of a group; along a logarithmic axis if that is asked for, or if their ends are far apart."""
     name = metric_name(group.metric)
-    logarithmic = group.logarithmic(axis)
+    logarithmic = logarithmic or group.logarithmic(axis)
     for order, curve in reversed(list(enumerate(group.curves))):
         band = curve.band(axis, split, group.metric)
         style = look(curve.style) | {"zorder": 3 + 0.01 * (len(group.curves) - order)}

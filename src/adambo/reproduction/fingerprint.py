@@ -30,11 +30,11 @@ def _parts(place: Axes) -> Iterator[str]:
     yield from (place.get_title(), place.get_xlabel(), place.get_ylabel())
     yield from (text.get_text() for text in place.texts)
     for line in place.lines:
-        yield _rounded(line.get_xydata())
-    for band in place.collections:
-        for path in band.get_paths():
-            yield _rounded(path.vertices)
+        yield " ".join(_rounded(line.get_xydata()))
+    for band in place.collections:  # in which order a band is gone around is a matter of matplotlib's version
+        yield " ".join(sorted({point for path in band.get_paths() for point in _rounded(path.vertices)}))
 
 
-def _rounded(points: object) -> str:
-    return " ".join(f"{value:.{DIGITS}g}" for value in np.ravel(np.asarray(points, dtype=float)))
+def _rounded(points: object) -> list[str]:
+    pairs = np.asarray(points, dtype=float).reshape(-1, 2)
+    return [f"{x:.{DIGITS}g},{y:.{DIGITS}g}" for x, y in pairs]

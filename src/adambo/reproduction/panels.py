@@ -27,10 +27,8 @@ def four_panels(case: Case, title: str) -> Figure:
     rows = drawing.subplots(2, 2, sharey="row") if len(columns) == 2 else drawing.subplots(1, 2).reshape(2, 1)
     for row, split in zip(rows, SPLITS, strict=True):
         for place, (axis, shown) in zip(row, columns, strict=True):
-            panel(place, shown, axis, split)
+            panel(place, shown, axis, split, logarithmic=axis == "seconds")  # steps differ tenfold in price
             place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
-            if axis == "seconds":
-                place.set_xscale("log")  # prices of a step differ by a factor of ten
     for place in rows[:, 1:].flat:
         place.set_ylabel("")
     plain(drawing.suptitle("."), f"{title}\n(mean and standard deviation over seeds)")
