@@ -21,8 +21,9 @@ MONITORED = {
     "residual": "residual of the linear system",
     "cosine": "cosine of the hypergradient to the true one",
     "bias": "bias of the hypergradient",
-    "x_update": "update of x, relative",
-    "y_update": "update of y, relative",
+    "curvature": "curvature λ_max(∇²yy g)",
+    "x_update": "update of x, relative to x",
+    "y_update": "update of y, relative to y",
 }
 MAXIMAL_POINTS = 200
 DIFFERENCES_IN_A_LABEL = 4

@@ -19,7 +19,7 @@ from adambo.studies.findings import Sheet
 
 TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
 SIGNED = ("cosine",)  # everything else is positive, and shown on a logarithmic axis
-PANELS_IN_A_ROW = 3
+PANELS_IN_A_ROW = 4
 
 
 def monitored(archive: Archive, name: str) -> Block | None:
