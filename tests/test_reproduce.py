@@ -253,6 +253,14 @@ def test_without_a_speed_epochs_to_90_percent_are_known_and_seconds_are_not() ->
     assert arrivals(curve, "seconds", "accuracy", 0.8) is None
 
 
+def test_seeds_that_end_at_chance_are_named() -> None:
+    for seed, end in enumerate((0.5, 0.9, 0.52)):
+        write("slip", seed, [0.7, end])
+        write("saba", seed, [0.5, 0.53])
+    (block,) = (each for each in blocks(Archive(Path("results")), "paper") if each.case == CASE)
+    assert "At chance at their end (no more than 0.02 above it): SLIP (seeds 0, 2)." in block.notes
+
+
 def test_beside_tuned_runs_stands_what_the_papers_settings_gave_as_early() -> None:
     for seed, score in enumerate((0.6, 0.7)):
         write("slip", seed, [0.5, 0.55, score, 0.9])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adambo.report.curves import Curve
-from adambo.report.records import Record
+from adambo.report.records import Record, shown
 from adambo.report.table import metric_name, reasons, seconds_form, state_text
 from adambo.reproduction.archive import CASES, SEARCHED, Archive, Case
 from adambo.reproduction.arrival import SHARE, arrivals, threshold
@@ -13,6 +13,7 @@ from adambo.reproduction.spread import Spread, best, final, over_seeds
 from adambo.studies.findings import Sheet
 
 NONE = "–"
+NEAR_CHANCE = 0.02
 UNTUNED = "untuned, as early"
 TITLES = {"paper": "the paper's settings", "tuned": "settings chosen by the search"}
 
@@ -80,12 +81,26 @@ def notes(case: Case) -> list[str]:
         found.append(
             "A run that diverged counts with its last evaluation before that, and not in seconds and oracle calls."
         )
+    fallen = _at_chance(case)
+    if fallen:
+        found.append(f"At chance at their end (no more than {NEAR_CHANCE:g} above it): {', '.join(fallen)}.")
     if case.untimed:
         found.append(
             f"Milliseconds per step alone have not been measured for {', '.join(case.untimed)}, so seconds are not "
             "known, and the curves against seconds are left out."
         )
     return found + unequal(case)
+
+
+def _at_chance(case: Case) -> list[str]:
+    """Such as "SLIP (seeds 0, 2)": a mean over seeds hides that some of them have learned nothing."""
+    found = []
+    for curve in case.group.curves:
+        ends = {record.seed: record.last("test", case.group.metric) for record in curve.records}
+        seeds = [shown(seed) for seed, end in ends.items() if end is not None and end <= case.chance + NEAR_CHANCE]
+        if seeds:
+            found.append(f"{curve.label} (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})")
+    return found
 
 
 def unequal(case: Case) -> list[str]:
