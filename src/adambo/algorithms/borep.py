@@ -114,15 +114,15 @@ class BOREP(RunningZ):
             return point.g, active
         if self.radius == inf:
             return self.descend(point), active
-        losses: list[Tensor] = []
         for index in range(len(point.draw.lower)):
             here = point if index == 0 else point.after_move()
             gradient = here.lower_gradient(index)
-            losses += [here.lower_loss()] if index == 0 else []
+            if index == 0:
+                loss = here.lower_loss()
             self.guard.watch("the lower loss", *here.lower_values(index), *gradient)
             point.y.descend(gradient, self.lower_optimizer, self.guard.apply)
             active += _project(point.y, centre, self.radius)
-        return losses[0], active
+        return loss, active
 
 
 def _project(y: LowerVariable, centre: Vector, radius: float) -> Tensor:

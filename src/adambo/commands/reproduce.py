@@ -16,9 +16,9 @@ from adambo.training import atomic
 
 
 def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
-    from adambo.reproduction.archive import EXAMINED, Archive
+    from adambo.reproduction.archive import CASES, PLACES, Archive
     from adambo.reproduction.block import Page
-    from adambo.reproduction.parts import BY_CASE, PARTS, WHOLE, blocks
+    from adambo.reproduction.parts import BY_CASE, PARTS, blocks
 
     described = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser = Parser(
@@ -42,9 +42,10 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         raise ConfigError(f"Name a part, as in `adambo reproduce paper`: {', '.join(PARTS)}, or all.")
     if part not in (*PARTS, "all"):
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
-    if case and (case not in EXAMINED or part in (*WHOLE, "all")):
-        cases = f"its cases are {', '.join(EXAMINED)}" if part in BY_CASE else "it has no cases"
-        raise ConfigError(f"There is no case {case!r} of the part {part}: {cases}.")
+    cases = PLACES.get(part, CASES) if part in BY_CASE else ()
+    if case and case not in cases:
+        known = f"its cases are {', '.join(cases)}" if cases else "it has no cases"
+        raise ConfigError(f"There is no case {case!r} of the part {part}: {known}.")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
     if not Path(own["results"]).is_dir():

@@ -158,9 +158,9 @@ def _faster(archive: Archive, name: str) -> list[str]:
     return _row(f"{CASES[name]}: AdamBO converges faster than every baseline", paper, fair)
 
 
-def _sooner(case: Case | None, label: str, others: Sequence[str], at: float | None = None) -> Standing:
+def _sooner(case: Case | None, label: str, others: Sequence[str]) -> Standing:
     """In epochs and in seconds: both must hold, and one that does not settles it."""
-    both = {unit: arrives_sooner(case, label, others, axis, at) for unit, axis in AXES.items()}
+    both = {unit: arrives_sooner(case, label, others, axis) for unit, axis in AXES.items()}
     states: list[State] = [standing.state for standing in both.values()]
     order: list[State] = ["lower", "partial", "absent", "undecided", "within", "higher"]
     worst = next(state for state in order if state in states)

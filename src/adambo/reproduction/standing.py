@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adambo.report.curves import Curve
 from adambo.report.palette import written_name
 from adambo.report.table import seconds_form
 from adambo.reproduction.archive import Case
-from adambo.reproduction.arrival import Arrivals, arrivals, threshold
+from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.spread import SEEDS, Order, Spread, difference, final
 
 State = Literal["higher", "lower", "within", "undecided", "partial", "absent"]
@@ -88,7 +87,7 @@ def ends_higher(
     text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}): {lead}{share}"
     text += f"; number {place} of {len(theirs) + 1}"
     text += _counts(orders, "above", "below") * (not by)
-    return Standing(state, text, _lacking(few, missing), set(orders.values()) == {"higher"})
+    return Standing(state, text, _lacking(few, missing), _leads(orders))
 
 
 def arrives_sooner(
@@ -116,7 +115,9 @@ def arrives_sooner(
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
         return Standing("absent", "not measured")
-    theirs = {name: there for name, one in curves.items() if (there := _arrivals(one, axis, case, at)) is not None}
+    theirs = {
+        name: there for name, one in curves.items() if (there := arrivals(one, axis, case.group.metric, at)) is not None
+    }
     missing = [name for name in others if name not in theirs]
     few = _few({curve.label: mine.seeds}, {name: found.seeds for name, found in theirs.items()})
     orders: dict[str, Order] = {
@@ -129,8 +130,7 @@ def arrives_sooner(
     rival = "none" if soonest is None else complete[soonest].written(form, written_name(soonest))
     text = f"to {at:.3f} {mine.written(form)} against {rival}"
     text += _counts(orders, "before", "after")
-    leads = set(orders.values()) == {"higher"}
-    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing), leads)
+    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing), _leads(orders))
 
 
 NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
@@ -146,8 +146,8 @@ def _finals(case: Case, labels: Sequence[str], split: str) -> tuple[dict[str, Sp
     return found, [label for label in labels if label not in found]
 
 
-def _arrivals(curve: Curve, axis: str, case: Case, at: float) -> Arrivals | None:
-    return arrivals(curve, axis, case.group.metric, at)
+def _leads(orders: dict[str, Order]) -> bool:
+    return set(orders.values()) == {"higher"}
 
 
 def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
