@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 
 from adambo.errors import AdamboError
 from adambo.experiments.catalogue import EXPERIMENTS
@@ -100,7 +101,8 @@ def given_ones(given: argparse.Namespace) -> list[Timed]:
     found = []
     for precision in given.precision:
         for algorithm in given.algorithms:
-            values = {"precision": precision, "compile": given.compile} | dict(item.split("=", 1) for item in given.set)
+            values = {"precision": precision, "compile": given.compile}
+            values |= {key: yaml.safe_load(value) for key, value in (item.split("=", 1) for item in given.set)}
             configured = configure(given.experiment, algorithm, given.preset, values)
             found.append(Timed(given.label or algorithm, configured, Path(given.out) if given.out else None))
     return found
