@@ -35,7 +35,11 @@ CASES = {
 SEARCHED = {  # the same, where variants with one head per task stand beside the others
     name: f"{said} unless a label says per-task" if name.endswith("-shared") else said for name, said in CASES.items()
 }
-EXAMINED = {**CASES, "rnn-snli-small": "rnn-snli at width 256, one head for all tasks"}  # beside what the paper has
+EXAMINED = {  # beside what the paper has
+    **CASES,
+    "rnn-snli-small": "rnn-snli at width 256, one head for all tasks",
+    "bert-trec-small": "bert-trec with 2 layers of width 256, one head per task",
+}
 STUDIED = ("auc-rnn", "auc-transformer", "bert-trec")  # experiments in which λ is varied
 COUNTED = ("finished", "diverged")  # how a run may have ended that enters tables and figures
 NO_MATTER = (*OF_THE_ALGORITHM, "device", "threads")
