@@ -215,6 +215,12 @@ def test_the_colour_of_an_algorithm_does_not_depend_on_its_company():
     assert own.light != other.light
 
 
+def test_a_stranger_gets_a_hue_that_no_curve_beside_it_has():
+    known = ["adambo", "maml", "stocbio"]
+    chosen = styles([*known, "own", "other"])
+    assert not {style.light for style in chosen[:3]} & {style.light for style in chosen[3:]}
+
+
 def test_variants_share_the_hue_of_their_algorithm_and_differ_in_dash_and_marker():
     first, second, _ = styles(["adambo", "adambo", "maml"])
     assert first.light == second.light

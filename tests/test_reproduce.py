@@ -19,6 +19,7 @@ from adambo.reproduction.archive import Archive, Case
 from adambo.reproduction.arrival import Arrivals, arrivals, threshold
 from adambo.reproduction.block import Block, Page
 from adambo.reproduction.claims_part import baselines, verdict
+from adambo.reproduction.panels import four_panels
 from adambo.reproduction.parts import PARTS, blocks
 from adambo.reproduction.search_part import trials_text
 from adambo.reproduction.searches import Search
@@ -768,6 +769,21 @@ def test_a_figure_of_other_numbers_fails_the_check(capsys: pytest.CaptureFixture
         assert "shows other numbers than the records have" in capsys.readouterr().err
     picture.write_bytes(right)
     assert main(["reproduce", "paper", "--check"]) == 0
+
+
+def test_variants_have_panels_of_their_own_on_the_same_scale() -> None:
+    for label, tests in (("slip", [0.5, 0.6, 0.7]), ("adambo", [0.4, 0.5, 0.6]), ("adambo-20", [0.5, 0.9])):
+        write(label, 0, tests)
+        speed(label, 100.0)
+    drawing = four_panels(case_of("paper"), "some title")
+    legends = [[text.get_text() for text in part.legends[0].get_texts()] for part in drawing.subfigs]
+    assert legends == [["AdamBO", "SLIP"], ["AdamBO-20"]]
+    methods, variants = (part.axes for part in drawing.subfigs)
+    for above, below in zip(methods, variants, strict=True):
+        assert above.get_ylim() == below.get_ylim()
+        assert above.get_xlim() == below.get_xlim()
+    assert len({id(place) for place in (*methods, *variants)}) == 8
+    assert [list(line.get_ydata()) for line in variants[2].lines][0] == [0.5, 0.9]
 
 
 def test_a_part_can_be_asked_for_one_case(capsys: pytest.CaptureFixture[str]) -> None:

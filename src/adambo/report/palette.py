@@ -78,9 +78,12 @@ def styles(algorithms: Sequence[str]) -> list[Style]:
     if len(algorithms) > 1 and len(set(algorithms)) == 1:
         return ramp(len(algorithms))
     strangers = list(dict.fromkeys(name for name in algorithms if name not in ALGORITHMS))
+    taken = {ALGORITHMS[name][1].light for name in algorithms if name in ALGORITHMS}
+    # Of each dash, hues that no other curve has come first.
+    spare = sorted(SPARE, key=lambda style: (style.dash == DOTTED, style.light in taken))
     chosen, seen = [], dict.fromkeys(algorithms, 0)
     for name in algorithms:
-        own = ALGORITHMS[name][1] if name in ALGORITHMS else SPARE[strangers.index(name) % len(SPARE)]
+        own = ALGORITHMS[name][1] if name in ALGORITHMS else spare[strangers.index(name) % len(spare)]
         # The first variant has the look of its algorithm, later ones the next dashes and markers.
         turn, seen[name] = seen[name], seen[name] + 1
         chosen.append(

@@ -21,8 +21,9 @@ def fingerprint(drawing: Figure) -> str:
         >>> fingerprint(first) == fingerprint(first), fingerprint(first) == fingerprint(second)
         (True, False)
     """
-    legends = [text.get_text() for legend in drawing.legends for text in legend.get_texts()]
-    parts = [drawing.get_suptitle(), *legends, *(part for place in drawing.axes for part in _parts(place))]
+    legends = [legend for part in (drawing, *drawing.subfigs) for legend in part.legends]
+    named = [text.get_text() for legend in legends for text in legend.get_texts()]
+    parts = [drawing.get_suptitle(), *named, *(part for place in drawing.axes for part in _parts(place))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 
 from adambo.report.curves import SPLITS, Curve
 from adambo.report.figures import MARKERS, legend_label, look, panel, plain
+from adambo.report.palette import ALGORITHMS
 from adambo.reproduction.archive import Case
 
 WIDTH, HEIGHT = 10.5, 3.1  # of a figure, of a row of panels; inches
@@ -19,24 +21,47 @@ SECONDS = "seconds, alone on the GPU"
 
 
 def four_panels(case: Case, title: str) -> Figure:
-    """Without the panels against seconds if no speed is known; curves whose own is not known are left out of them."""
-    group = case.group
-    timed = replace(group, curves=[curve for curve in group.curves if curve.label not in case.untimed])
-    columns = [("epoch", group), *([("seconds", timed)] if timed.curves else [])]
-    drawing = Figure(figsize=(WIDTH, len(columns) * HEIGHT), layout="constrained")
-    rows = drawing.subplots(2, 2, sharey="row") if len(columns) == 2 else drawing.subplots(1, 2).reshape(2, 1)
-    for row, split in zip(rows, SPLITS, strict=True):
-        for place, (axis, shown) in zip(row, columns, strict=True):
-            panel(place, shown, axis, split, logarithmic=axis == "seconds")  # steps differ tenfold in price
-            place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
-    for place in rows[:, 1:].flat:
-        place.set_ylabel("")
+    """Of methods, and four more on the same scale for variants of them: twenty curves in a panel cannot be told apart.
+
+    Without the panels against seconds if no speed is known; curves whose own is not known are left out of them.
+    """
+    curves = dict(zip(case.labels, case.group.curves, strict=True))
+    methods = [curve for label, curve in curves.items() if label in ALGORITHMS]
+    variants = [curve for label, curve in curves.items() if label not in ALGORITHMS]
+    sets = {name: some for name, some in (("methods", methods), ("variants of them", variants)) if some}
+    axes = ("epoch", "seconds") if len(case.untimed) < len(curves) else ("epoch",)
+    drawing = Figure(figsize=(WIDTH, len(sets) * len(axes) * HEIGHT), layout="constrained")
+    found = []
+    for part, (name, some) in zip(drawing.subfigures(len(sets), 1, squeeze=False)[:, 0], sets.items(), strict=True):
+        rows = part.subplots(2, 2) if len(axes) == 2 else part.subplots(1, 2).reshape(2, 1)
+        for row, split in zip(rows, SPLITS, strict=True):
+            for place, axis in zip(row, axes, strict=True):
+                shown = [curve for curve in some if axis == "epoch" or curve.label not in case.untimed]
+                # Steps differ tenfold in price, hence a logarithmic axis.
+                panel(place, replace(case.group, curves=shown), axis, split, logarithmic=axis == "seconds")
+                place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
+            for place in row[1:]:
+                place.set_ylabel("")
+        if len(sets) > 1:
+            part.suptitle(name, fontsize=10)
+        legend(part, some)
+        found.append(rows)
+    for row in np.concatenate(found, axis=1):
+        same_limits(row, "ylim")
+    for column in np.concatenate(found, axis=0).T:
+        same_limits(column, "xlim")
     plain(drawing.suptitle("."), f"{title}\n(mean and standard deviation over seeds)")
-    legend(drawing, group.curves)
     return drawing
 
 
-def legend(drawing: Figure, curves: Sequence[Curve]) -> None:
+def same_limits(places: Sequence[Axes], name: str) -> None:
+    """Let panels show the same range, "xlim" or "ylim", in which all of them have place."""
+    limits = np.array([getattr(place, f"get_{name}")() for place in places])
+    for place in places:
+        place.set(**{name: (limits[:, 0].min(), limits[:, 1].max())})
+
+
+def legend(drawing: FigureBase, curves: Sequence[Curve]) -> None:
     """On the right, outside of the panels: ten curves leave no free place inside."""
     handles = [Line2D([], [], **look(curve.style), marker=MARKERS[curve.style.marker], ms=4.5) for curve in curves]
     made = drawing.legend(
