@@ -562,6 +562,7 @@ def test_the_headline_is_read_as_favours_the_paper(other: float, seeds: int, sai
         ({1e-8: 0.8, 1e-4: 0.79, 1e-3: 0.5}, "confirmed"),  # a tenth of the gain is 0.03; 1e-3 is beyond the claim
         ({1e-8: 0.8, 1e-6: 0.7, 1e-4: 0.8}, "not confirmed"),
         ({1e-8: 0.8, 1e-4: 0.77}, "not confirmed (too near the margin)"),
+        ({1e-8: 0.8, 1e-4: 0.768}, "not confirmed (beyond the margin, but within the spread)"),
         ({1e-8: 0.5, 1e-4: 0.5}, "not confirmed"),
         ({1e-8: 0.8, 1e-5: 0.8}, "incomplete records"),
     ],
@@ -632,7 +633,7 @@ def test_where_a_second_round_decides_a_search_without_one_has_chosen_nothing() 
     with (Path("results/search") / CASE / "anil.jsonl").open("a") as record:  # all that it had has diverged
         record.write(json.dumps(again | {"state": "diverged", "score": None}) + "\n")
     rows = {row["label"]: row["chosen values"] for row in table("search")}
-    assert rows == {"SLIP": "lr 0.1", "AdamBO": "the search is not at its end", "ANIL": "–"}
+    assert rows == {"SLIP": "lr 0.1", "AdamBO": "the search is not at its end (0 made again)", "ANIL": "–"}
     (block,) = blocks(Archive(Path("results")), "search")
     assert block.png().startswith(b"\x89PNG")
 
@@ -641,7 +642,7 @@ def test_where_a_second_round_decides_a_search_without_one_has_chosen_nothing() 
 def test_a_damaged_search_is_named(content: str) -> None:
     search_file("slip", [])
     (Path("results/search") / CASE / "slip.jsonl").write_text(content)
-    with pytest.raises(RunError, match=r"slip\.jsonl is damaged"):
+    with pytest.raises(RunError, match=r"slip\.jsonl(, line 1)? is damaged"):
         table("search")
 
 
@@ -658,6 +659,31 @@ def test_an_effect_is_a_difference_to_the_reference_of_its_algorithm() -> None:
     write("slip", 0, [0.5, 0.6])  # at the paper's settings
     assert table("effects")[2]["difference"] == "+0.1000"
     assert "The reference of slip is its run at the paper's settings" in notes("effects")
+
+
+def test_an_effect_is_told_by_the_seeds_that_its_reference_has_too() -> None:
+    for seed, score in enumerate((0.8, 0.8, 0.5)):
+        write("adambo", seed, [0.5, score])
+    for seed, score in ((0, 0.7), (1, 0.7), (3, 0.9)):
+        write("adambo-other", seed, [0.5, score], kind="effects")
+    (other,) = table("effects")
+    assert other["final test accuracy"] == "0.7667 ± 0.1155"
+    assert other["difference"] == "−0.1000 ± 0.0000"
+
+
+def test_a_record_that_has_lost_its_configuration_is_named() -> None:
+    (write("slip", 0, [0.5, 0.7]) / "config.yaml").unlink()
+    with pytest.raises(RunError, match=r"slip-seed0 is no run: it lacks config\.yaml"):
+        table("paper")
+
+
+def test_a_label_with_one_head_per_task_is_held_against_the_same_untuned() -> None:
+    write("slip", 0, [0.5, 0.9, 0.9])
+    write("slip", 0, [0.5, 0.6, 0.7], case="bert-trec-per-task")
+    for label in ("slip", "slip-per-task", "slip-per-task-50"):
+        write(label, 0, [0.5, 0.8], kind="tuned")
+    found = {row["algorithm"]: row["untuned, as early"] for row in table("tuned")}
+    assert found == {"SLIP": "0.9000", "SLIP-per-task": "0.6000", "SLIP-per-task-50": "–"}
 
 
 def test_a_run_that_is_older_than_a_setting_has_its_default() -> None:
@@ -783,7 +809,7 @@ def test_variants_have_panels_of_their_own_on_the_same_scale() -> None:
         assert above.get_ylim() == below.get_ylim()
         assert above.get_xlim() == below.get_xlim()
     assert len({id(place) for place in (*methods, *variants)}) == 8
-    assert [list(line.get_ydata()) for line in variants[2].lines][0] == [0.5, 0.9]
+    assert next(list(line.get_ydata()) for line in variants[2].lines) == [0.5, 0.9]
 
 
 def test_a_part_can_be_asked_for_one_case(capsys: pytest.CaptureFixture[str]) -> None:
@@ -792,8 +818,8 @@ def test_a_part_can_be_asked_for_one_case(capsys: pytest.CaptureFixture[str]) ->
     assert main(["reproduce", "paper", CASE]) == 0
     assert "auc-rnn" not in capsys.readouterr().out
     for words, said in (
-        (["paper", "auc-rrn"], "its cases are bert-trec-shared"),
-        (["claims", CASE], "it has no cases"),
+        (["paper", "auc-rrn"], "Did you mean 'auc-rnn'?"),
+        (["claims", CASE], "It has no cases"),
         (["paper", "auc-transformer"], "no records for the part paper auc-transformer"),
     ):
         assert main(["reproduce", *words]) != 0

@@ -44,8 +44,8 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
     cases = PLACES.get(part, CASES) if part in BY_CASE else ()
     if case and case not in cases:
-        known = f"its cases are {', '.join(cases)}" if cases else "it has no cases"
-        raise ConfigError(f"There is no case {case!r} of the part {part}: {known}.")
+        known = nearest(case, list(cases)) if cases else "It has no cases."
+        raise ConfigError(f"There is no case {case!r} of the part {part}. {known}")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
     if not Path(own["results"]).is_dir():

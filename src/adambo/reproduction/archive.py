@@ -118,7 +118,7 @@ class Archive:
         unknown = sorted(there - set(places))
         if unknown:
             raise RunError(f"{folder / unknown[0]} is no case: rename it to one of {', '.join(places)}.")
-        pattern = "*.jsonl" if kind == "search" else "*/config.yaml"
+        pattern = "*.jsonl" if kind == "search" else "*/"
         return [name for name in places if name in there and any((folder / name).glob(pattern))]
 
     def case(self, kind: str, name: str) -> Case | None:
@@ -139,7 +139,7 @@ class Archive:
         folder = self.path / kind / name
         runs: dict[str, list[Record]] = {}
         left_out = []
-        for path in sorted(config.parent for config in folder.glob("*/config.yaml")):
+        for path in sorted(each for each in folder.glob("*") if each.is_dir()):
             run, label = RunFolder.open(path), label_of(path)
             record = completed(Record.read(run))
             judged, made = (record.evaluations[-1]["step"] if record.evaluations else 0), run.status.get("step")

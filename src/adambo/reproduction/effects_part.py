@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from adambo.report.curves import Curve, described, differing
 from adambo.report.table import metric_name, state_text
 from adambo.reproduction.archive import EXAMINED, Archive, Case
@@ -28,18 +30,20 @@ def effects(archive: Archive, name: str) -> Block | None:
         if is_borrowed:
             borrowed.add(curve.algorithm)
         row = [curve.label, _what_differs(curve, reference), str(len(curve.records))]
+        both = None if reference is None else _with_common_seeds(curve, reference)
         for pick in (final, best):
             score = pick(curve, "test", metric)
-            other = None if reference is None else pick(reference, "test", metric)
             row.append("–" if score is None else str(score))
+            pair = [None if each is None else pick(each, "test", metric) for each in both or (None, None)]
+            mine, its = pair
             if label == curve.algorithm:
                 row.append("reference")
             else:
-                row.append("–" if score is None or other is None else str(difference(score, other)))
+                row.append("–" if mine is None or its is None else str(difference(mine, its)))
         rows.append([*row, state_text(curve)])
     caption = (
         f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the "
-        "reference of the same algorithm ± its standard error (Welch)."
+        "reference of the same algorithm ± its standard error (Welch), over the seeds that both have."
     )
     said = [text for text in notes(case) if not text.startswith(("Milliseconds", "Not all runs agree"))]
     if borrowed:
@@ -56,6 +60,16 @@ def _reference(archive: Archive, case: Case, name: str, curve: Curve) -> tuple[C
     at_the_papers = archive.case("paper", name)
     borrowed = None if at_the_papers is None else at_the_papers.curve(curve.algorithm)
     return borrowed, borrowed is not None
+
+
+def _with_common_seeds(curve: Curve, reference: Curve) -> tuple[Curve, Curve]:
+    """Both without the seeds that the other lacks: one seed that goes wrong would else pass for an effect."""
+    common = {record.seed for record in curve.records} & {record.seed for record in reference.records}
+    one, other = (
+        replace(each, records=[record for record in each.records if record.seed in common])
+        for each in (curve, reference)
+    )
+    return one, other
 
 
 def _what_differs(curve: Curve, reference: Curve | None) -> str:

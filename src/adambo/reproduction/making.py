@@ -143,8 +143,12 @@ class _Runs:
     def lacking(self) -> str:
         missing = self._open()
         unchosen = sum(self._chosen(label) is None for label, _ in missing)
-        said = f"{len(missing)} of {len(self._all())} runs" if missing else ""
-        return f"{said}, for {unchosen} of which no search has chosen values" if unchosen else said
+        seeds: dict[str, list[str]] = {}
+        for label, seed in missing:
+            seeds.setdefault(label, []).append(str(seed))
+        which = ", ".join(f"{label} ({', '.join(found)})" for label, found in seeds.items())
+        said = f"{len(missing)} of {len(self._all())} runs: {which}" if missing else ""
+        return f"{said}; for {unchosen} of them no search has chosen values" if unchosen else said
 
     def _all(self) -> list[tuple[str, int]]:
         return [(label, seed) for seed in self.entry.seeds for label in self.entry.labels]
@@ -172,7 +176,11 @@ class _Runs:
             raise RunError(f"{folder} is there, but the search that is to choose its values has not come to an end.")
         there = RunFolder.open(folder).config
         more = {**chosen, "seed": seed, **{key: there.get(key) for key in UNRECORDED}}
-        refuse_other_runs([Job(label, self.entry.configured(label, more), folder)])
+        try:
+            refuse_other_runs([Job(label, self.entry.configured(label, more), folder)])
+        except RunError as error:
+            said = str(error).partition(" Choose another folder")[0]
+            raise RunError(f"{said} Bring the record back (git restore), or let the plan say what was made.") from error
 
 
 class _Searches:

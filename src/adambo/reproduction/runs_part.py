@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from adambo.report.curves import Curve
 from adambo.report.records import Record, shown
 from adambo.report.table import metric_name, reasons, seconds_form, state_text
@@ -14,6 +17,7 @@ from adambo.studies.findings import Sheet
 
 NONE = "–"
 NEAR_CHANCE = 0.02
+PER_TASK = "-per-task"
 UNTUNED = "untuned, as early"
 TITLES = {"paper": "the paper's settings", "tuned": "settings chosen by the search"}
 
@@ -31,11 +35,23 @@ def _block(archive: Archive, part: str, name: str) -> Block | None:
     if case is None:
         return None
     title = f"{(CASES if part == 'paper' else SEARCHED)[name]}: {TITLES[part]}"
-    table = sheet(case, title) if part == "paper" else sheet(case, title, True, archive.case("paper", name))
+    table = sheet(case, title) if part == "paper" else sheet(case, title, True, _untuned(archive, name))
     return Block(part, name, [table], notes(case), lambda: four_panels(case, title), title)
 
 
-def sheet(case: Case, title: str, with_arrivals: bool = False, untuned: Case | None = None) -> Sheet:
+def _untuned(archive: Archive, name: str) -> dict[str, Curve]:
+    """The runs at the paper's settings by the labels that the search has for them."""
+    found = {}
+    for case, ending in ((name, ""), (name.replace("-shared", PER_TASK), PER_TASK)):
+        there = archive.case("paper", case)
+        if there is not None:
+            found.update({label + ending: curve for label, curve in zip(there.labels, there.group.curves, strict=True)})
+    return found
+
+
+def sheet(
+    case: Case, title: str, with_arrivals: bool = False, untuned: Mapping[str, Curve] = MappingProxyType({})
+) -> Sheet:
     """One row per label, the highest final test score first; with what it had as early without being tuned."""
     metric, named = case.group.metric, metric_name(case.group.metric)
     caption = f"{title}; mean ± standard deviation over seeds (n − 1)."
@@ -56,7 +72,7 @@ def sheet(case: Case, title: str, with_arrivals: bool = False, untuned: Case | N
         columns.insert(4, UNTUNED)
     rows = []
     for label, curve in _sorted(case):
-        speed, reference = case.speeds.get(label), None if untuned is None else untuned.curve(label)
+        speed, reference = case.speeds.get(label), untuned.get(label)
         row = [
             curve.label,
             str(len(curve.records)),

@@ -35,7 +35,7 @@ def search(archive: Archive, name: str) -> Block | None:
     for each in sorted(searches, key=_score, reverse=True):
         chosen, score = "–", "–"
         if each in open_ones:
-            chosen = "the search is not at its end"
+            chosen = f"the search is not at its end ({len(each.trials) - len(each.first_round)} made again)"
         elif each.chosen is not None:
             chosen = ", ".join(f"{short(k)} {_rounded(v)}" for k, v in each.chosen["values"].items())
             score = f"{each.chosen['score']:.4f}"

@@ -79,15 +79,13 @@ def measurements(path: Path) -> list[dict[str, Any]]:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines."""
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {atomic.reason(error)}.") from error
-    except ValueError as error:
-        raise RunError(f"{path} is damaged, it is no file of JSON lines: {error}.") from error
-    if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path} is damaged: every line must be a JSON object.")
-    return lines
+    found = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        value = _parsed(line, f"{path}, line {number}") if line.strip() else {}
+        if not isinstance(value, dict):
+            raise RunError(f"{path}, line {number} is damaged: every line must be a JSON object.")
+        found += [value] if line.strip() else []
+    return found
 
 
 def is_step(value: Any) -> bool:
