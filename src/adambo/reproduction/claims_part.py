@@ -37,9 +37,9 @@ RULES = (
     "“Ends higher”: the metric at the end, against every baseline. On `rnn-snli` and `auc-rnn` the paper claims it in "
     "words for training only.",
     "“Converges faster”: sooner, in epochs and in seconds alone, at chance + 0.9 (best − chance), best being the "
-    "highest mean best test metric of AdamBO and the baselines. Crossing it once is arrival; how many seeds stay "
-    "there to the end is said beside it, and one that diverged does not. “Against none”: no baseline gets there with "
-    "all seeds. A seed that does not get there counts "
+    "highest mean best test metric of AdamBO and the baselines; in the second table of all labels, as in the part "
+    "`tuned`. Crossing it once is arrival; how many seeds stay there to the end is said beside it, and one that "
+    "diverged does not. “Against none”: no baseline gets there with all seeds. A seed that does not get there counts "
     "with its end, which can speak for the other method only: where it ends too early for that, the two are "
     "undecided.",
     "“By 14 % and 7 %”: above every baseline by that much, as a difference or as a share of the baseline, whichever "
