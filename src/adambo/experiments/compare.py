@@ -54,17 +54,21 @@ def refuse_other_runs(jobs: Sequence[Job]) -> None:
         if not (job.folder / "config.yaml").exists():
             runner.refuse_if_used(job.folder)
             continue
-        there = laid_over({}, of_run(RunFolder.open(job.folder)).values)  # of an earlier version too
-        here = laid_over({}, job.configured.values)
-        for key in ("data_dir", "device", "threads"):  # where it is made is no part of what a run is
-            there.pop(key, None), here.pop(key, None)
-        other = [key for key in here | there if here.get(key) != there.get(key)]
-        if other:
-            key = other[0]
-            raise RunError(
-                f"{job.folder} holds a run with other settings ({key}: {there.get(key)} there, {here.get(key)} now). "
-                "Choose another folder, or give the settings it was made with."
-            )
+        if said := other_settings(job):
+            raise RunError(f"{said} Choose another folder, or give the settings it was made with.")
+
+
+def other_settings(job: Job) -> str:
+    """A sentence on how the run in the folder of a job differs from it; empty if it does not."""
+    there = laid_over({}, of_run(RunFolder.open(job.folder)).values)  # of an earlier version too
+    here = laid_over({}, job.configured.values)
+    for key in ("data_dir", "device", "threads"):  # where it is made is no part of what a run is
+        there.pop(key, None), here.pop(key, None)
+    for key in here | there:
+        if here.get(key) != there.get(key):
+            differs = f"{key}: {there.get(key)} there, {here.get(key)} now"
+            return f"{job.folder} holds a run with other settings ({differs})."
+    return ""
 
 
 def run_all(jobs: Sequence[Job], console: Console, workers: int) -> Results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from adambo.report.curves import Curve, described, differing
@@ -9,7 +10,7 @@ from adambo.report.table import metric_name, state_text
 from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.runs_part import notes
-from adambo.reproduction.spread import best, difference, final
+from adambo.reproduction.spread import Spread, best, difference, final
 from adambo.studies.findings import Sheet
 
 
@@ -30,16 +31,10 @@ def effects(archive: Archive, name: str) -> Block | None:
         if is_borrowed:
             borrowed.add(curve.algorithm)
         row = [curve.label, _what_differs(curve, reference), str(len(curve.records))]
-        both = None if reference is None else _with_common_seeds(curve, reference)
         for pick in (final, best):
             score = pick(curve, "test", metric)
             row.append("–" if score is None else str(score))
-            pair = [None if each is None else pick(each, "test", metric) for each in both or (None, None)]
-            mine, its = pair
-            if label == curve.algorithm:
-                row.append("reference")
-            else:
-                row.append("–" if mine is None or its is None else str(difference(mine, its)))
+            row.append("reference" if label == curve.algorithm else _effect(curve, reference, pick, metric))
         rows.append([*row, state_text(curve)])
     caption = (
         f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the "
@@ -62,14 +57,19 @@ def _reference(archive: Archive, case: Case, name: str, curve: Curve) -> tuple[C
     return borrowed, borrowed is not None
 
 
-def _with_common_seeds(curve: Curve, reference: Curve) -> tuple[Curve, Curve]:
-    """Both without the seeds that the other lacks: one seed that goes wrong would else pass for an effect."""
-    common = {record.seed for record in curve.records} & {record.seed for record in reference.records}
-    one, other = (
-        replace(each, records=[record for record in each.records if record.seed in common])
+def _effect(
+    curve: Curve, reference: Curve | None, pick: Callable[[Curve, str, str], Spread | None], metric: str
+) -> str:
+    """The difference, over the seeds that both have: one seed that goes wrong would else pass for an effect."""
+    if reference is None:
+        return "–"
+    seeds = [{record.seed for record in each.records} for each in (curve, reference)]
+    common = set.intersection(*seeds)
+    mine, its = (
+        pick(replace(each, records=[record for record in each.records if record.seed in common]), "test", metric)
         for each in (curve, reference)
     )
-    return one, other
+    return "–" if mine is None or its is None else str(difference(mine, its))
 
 
 def _what_differs(curve: Curve, reference: Curve | None) -> str:

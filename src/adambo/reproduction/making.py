@@ -16,7 +16,7 @@ from rich.console import Console
 
 from adambo.errors import AdamboError, ConfigError, RunError
 from adambo.experiments import runner
-from adambo.experiments.compare import refuse_other_runs
+from adambo.experiments.compare import other_settings, refuse_other_runs
 from adambo.experiments.lines import line
 from adambo.experiments.workers import Job, Result
 from adambo.reproduction.archive import COUNTED
@@ -176,11 +176,8 @@ class _Runs:
             raise RunError(f"{folder} is there, but the search that is to choose its values has not come to an end.")
         there = RunFolder.open(folder).config
         more = {**chosen, "seed": seed, **{key: there.get(key) for key in UNRECORDED}}
-        try:
-            refuse_other_runs([Job(label, self.entry.configured(label, more), folder)])
-        except RunError as error:
-            said = str(error).partition(" Choose another folder")[0]
-            raise RunError(f"{said} Bring the record back (git restore), or let the plan say what was made.") from error
+        if said := other_settings(Job(label, self.entry.configured(label, more), folder)):
+            raise RunError(f"{said} Bring the record back (git restore), or let the plan say what was made.")
 
 
 class _Searches:

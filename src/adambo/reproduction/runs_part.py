@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from adambo.report.curves import Curve
 from adambo.report.records import Record, shown
@@ -35,30 +34,36 @@ def _block(archive: Archive, part: str, name: str) -> Block | None:
     if case is None:
         return None
     title = f"{(CASES if part == 'paper' else SEARCHED)[name]}: {TITLES[part]}"
-    table = sheet(case, title) if part == "paper" else sheet(case, title, True, _untuned(archive, name))
+    table = sheet(case, title, None if part == "paper" else _untuned(archive, name))
     return Block(part, name, [table], notes(case), lambda: four_panels(case, title), title)
 
 
 def _untuned(archive: Archive, name: str) -> dict[str, Curve]:
     """The runs at the paper's settings by the labels that the search has for them."""
-    found = {}
-    for case, ending in ((name, ""), (name.replace("-shared", PER_TASK), PER_TASK)):
-        there = archive.case("paper", case)
-        if there is not None:
-            found.update({label + ending: curve for label, curve in zip(there.labels, there.group.curves, strict=True)})
-    return found
+    endings = {name: ""} | ({name.replace("-shared", PER_TASK): PER_TASK} if name.endswith("-shared") else {})
+    return {
+        label + ending: curve
+        for case, ending in endings.items()
+        if (there := archive.case("paper", case)) is not None
+        for label, curve in zip(there.labels, there.group.curves, strict=True)
+    }
 
 
-def sheet(
-    case: Case, title: str, with_arrivals: bool = False, untuned: Mapping[str, Curve] = MappingProxyType({})
-) -> Sheet:
-    """One row per label, the highest final test score first; with what it had as early without being tuned."""
+def sheet(case: Case, title: str, untuned: Mapping[str, Curve] | None) -> Sheet:
+    """One row per label, the highest final test score first.
+
+    Args:
+        case: What it is about.
+        title: Of the table.
+        untuned: For a case of tuned runs, those at the paper's settings, by label. The table then has their scores as
+            early, and times to 90 %.
+    """
     metric, named = case.group.metric, metric_name(case.group.metric)
     caption = f"{title}; mean ± standard deviation over seeds (n − 1)."
     columns = ["algorithm", "seeds", f"final train {named}", f"final test {named}", f"best test {named}"]
     columns += ["epoch of the best", "ms per step, alone", "seconds, alone", "oracle calls", "state"]
     at = threshold(case)
-    if with_arrivals:
+    if untuned is not None:
         if at is not None:
             caption += (
                 f" 90 % is a test {named} of {at:.4f}: chance {case.chance:g} and {SHARE:g} of what the best label "
@@ -72,17 +77,17 @@ def sheet(
         columns.insert(4, UNTUNED)
     rows = []
     for label, curve in _sorted(case):
-        speed, reference = case.speeds.get(label), untuned.get(label)
+        speed, reference = case.speeds.get(label), None if untuned is None else untuned.get(label)
         row = [
             curve.label,
             str(len(curve.records)),
             *map(_score, (final(curve, "train", metric), final(curve, "test", metric))),
-            *([_score(_as_early(curve, reference, metric))] if with_arrivals else []),
+            *([_score(_as_early(curve, reference, metric))] if untuned is not None else []),
             _score(best(curve, "test", metric)),
             _number(over_seeds(curve, lambda record: _epoch_of_best(record, metric)), ".1f"),
             NONE if speed is None else f"{speed:.1f}",
             _seconds(curve),
-            *([_arrival(curve, axis, metric, at) for axis in ("epoch", "seconds")] if with_arrivals else []),
+            *([_arrival(curve, axis, metric, at) for axis in ("epoch", "seconds")] if untuned is not None else []),
             _number(_cost(curve, "oracle_calls"), ",.0f"),
             state_text(curve),
         ]

@@ -35,7 +35,7 @@ def search(archive: Archive, name: str) -> Block | None:
     for each in sorted(searches, key=_score, reverse=True):
         chosen, score = "–", "–"
         if each in open_ones:
-            chosen = f"the search is not at its end ({len(each.trials) - len(each.first_round)} made again)"
+            chosen = f"the search is not at its end ({len(each.second_round)} made again)"
         elif each.chosen is not None:
             chosen = ", ".join(f"{short(k)} {_rounded(v)}" for k, v in each.chosen["values"].items())
             score = f"{each.chosen['score']:.4f}"
@@ -61,10 +61,8 @@ def undecided(searches: Sequence[Search]) -> list[Search]:
     """Those of which fewer trials were made again than of others, where that decides; all that can be is enough."""
     most = max((len(each.again) for each in searches), default=0)
 
-    def made(search: Search) -> int:  # with those that diverged
-        return len(search.trials) - len(search.first_round)
-
-    return [each for each in searches if made(each) < min(most, max(1, len(each.finished)))]
+    # Those that diverged when they were made again count as made.
+    return [each for each in searches if len(each.second_round) < min(most, max(1, len(each.finished)))]
 
 
 def trials_text(search: Search) -> str:

@@ -35,9 +35,14 @@ class Search:
         return [trial for trial in self.first_round if _has_score(trial)]
 
     @property
+    def second_round(self) -> list[dict[str, Any]]:
+        """Those that were made again at full length."""
+        return [trial for trial in self.trials if trial.get("again")]
+
+    @property
     def again(self) -> list[dict[str, Any]]:
-        """Those that were made again, with a score."""
-        return [trial for trial in self.trials if trial.get("again") and _has_score(trial)]
+        """Those of the second round that came to their end with a score."""
+        return [trial for trial in self.second_round if _has_score(trial)]
 
     @property
     def chosen(self) -> dict[str, Any] | None:
@@ -45,7 +50,7 @@ class Search:
 
         None if there is none: what diverged when it was made again is not chosen for its short run.
         """
-        among = self.again if len(self.first_round) < len(self.trials) else self.finished
+        among = self.again if self.second_round else self.finished
         return max(among, key=lambda trial: float(trial["score"]), default=None)
 
 

@@ -81,10 +81,12 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines."""
     found = []
     for number, line in enumerate(_text(path).splitlines(), 1):
-        value = _parsed(line, f"{path}, line {number}") if line.strip() else {}
+        if not line.strip():
+            continue
+        value = _parsed(line, f"{path}, line {number}")
         if not isinstance(value, dict):
             raise RunError(f"{path}, line {number} is damaged: every line must be a JSON object.")
-        found += [value] if line.strip() else []
+        found.append(value)
     return found
 
 
