@@ -39,6 +39,7 @@ EXAMINED = {  # beside what the paper has
     **CASES,
     "rnn-snli-small": "rnn-snli at width 256, one head for all tasks",
     "bert-trec-small": "bert-trec with 2 layers of width 256, one head per task",
+    "bert-trec-small-shared": "bert-trec with 2 layers of width 256, one head for all tasks",
 }
 STUDIED = ("auc-rnn", "auc-transformer", "bert-trec")  # experiments in which λ is varied
 COUNTED = ("finished", "diverged")  # how a run may have ended that enters tables and figures
