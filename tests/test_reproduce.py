@@ -27,6 +27,7 @@ from adambo.reproduction.spread import Difference, Spread, difference
 from adambo.reproduction.standing import State
 
 CASE = "bert-trec-shared"
+OTHER_LABELS = 2  # the place of their table among those of the claims
 OTHERS = baselines(CASE)
 
 
@@ -110,13 +111,12 @@ def test_scores_are_means_with_deviations_over_seeds_and_the_highest_comes_first
     first, second = table("paper")
     assert (first["algorithm"], second["algorithm"]) == ("AdamBO", "SLIP")
     assert first["final test accuracy"] == "0.7500"  # one seed has no deviation
-    assert second["seeds"] == "2"
+    assert second["of each seed"] == "0.600 0.800"
     assert second["final test accuracy"] == "0.7000 ± 0.1414"  # of two: their distance over the root of 2
     assert second["best test accuracy"] == "0.8500 ± 0.0707"
     assert second["epoch of the best"] == "1.5"
     assert second["final train accuracy"] == "0.9000 ± 0.0000"
     assert second["oracle calls"] == "240"
-    assert second["state"] == "2 finished"
 
 
 def test_seconds_are_steps_times_the_speed_alone_and_never_those_of_the_record() -> None:
@@ -155,7 +155,7 @@ def test_a_diverged_run_counts_with_its_last_evaluation_and_says_so() -> None:
     write("slip", 1, [0.5, 0.7], state="diverged")
     (row,) = table("paper")
     assert row["final test accuracy"] == "0.8000 ± 0.1414"
-    assert row["state"] == "1 finished, 1 diverged"
+    assert row["of each seed"] == "0.900 0.700*"
     assert "SLIP diverged: The loss is NaN. (seed 1 after epoch 1)" in notes("paper")
 
 
@@ -163,7 +163,7 @@ def test_runs_that_did_not_come_to_an_end_are_left_out_by_name() -> None:
     write("slip", 0, [0.5, 0.8])
     write("slip", 1, [0.5, 0.1], state="interrupted")
     (row,) = table("paper")
-    assert (row["seeds"], row["final test accuracy"]) == ("1", "0.8000")
+    assert (row["of each seed"], row["final test accuracy"]) == ("0.800", "0.8000")
     assert "slip-seed1 (interrupted)" in notes("paper")
 
 
@@ -242,8 +242,10 @@ def test_claims_say_how_many_seeds_are_still_there_at_the_end() -> None:
     for seed in range(3):
         write("adambo", seed, [0.5, 0.9, 0.9, 0.9 if seed else 0.5])
         write("slip", seed, [0.5, 0.6, 0.9, 0.9])
-    said = "epochs: to 0.860 1.0 ± 0.0 (2 of 3 stay) against 2.0 ± 0.0 (SLIP; 3 of 3 stay); before 1 of 1"
-    assert said in claim(FASTER)[SETTINGS]
+    row = claim(FASTER)
+    assert row[OWN] == "1.0 ± 0.0 (2 of 3 stay) to 0.860"
+    assert row["best baseline"] == "2.0 ± 0.0 (SLIP; 3 of 3 stay)"
+    assert row[SETTINGS].startswith("before 1 of 1; no records of ")
 
 
 def test_without_a_speed_epochs_to_90_percent_are_known_and_seconds_are_not() -> None:
@@ -294,11 +296,12 @@ def test_a_slow_method_is_not_sooner_than_a_cheap_one_that_had_less_time() -> No
     for label in OTHERS:
         speed(label, 1.0)  # at their end after 0.05 s; AdamBO is there after 4 s
     speed("adambo", 100.0)
-    row = claim(FASTER)
-    assert "epochs: to 0.860 4.0 ± 0.0" in row[SETTINGS]
-    assert "before 8 of 8" in row[SETTINGS]
-    assert "before 0 of 8, undecided 8" in row[SETTINGS]
-    assert row["verdict"] == "not confirmed"  # and not within the spread: nobody knows when the others would arrive
+    assert claim(FASTER)[OWN].startswith("4.0 ± 0.0")
+    assert claim(FASTER)[SETTINGS] == "before 8 of 8"
+    assert claim(SECONDS)[SETTINGS] == "undecided 8 of 8"
+    assert (
+        claim(SECONDS)["verdict"] == "not confirmed"
+    )  # and not within the spread: nobody knows when the others would arrive
 
 
 def test_a_run_that_diverged_at_once_had_the_time_of_the_other_seeds() -> None:
@@ -409,9 +412,10 @@ def claim(start: str) -> dict[str, str]:
     return row
 
 
-SETTINGS = "at the paper's settings"
-HIGHER = "bert-trec, one head for all tasks: AdamBO ends higher than every baseline (test)"
-FASTER = "bert-trec, one head for all tasks: AdamBO converges faster"
+OWN, SETTINGS = "paper's settings: AdamBO", "against all of them"
+HIGHER = "bert-trec, one head for all tasks: ends higher (test)"
+FASTER = "bert-trec, one head for all tasks: converges faster (epochs)"
+SECONDS = "bert-trec, one head for all tasks: converges faster (seconds)"
 
 
 @pytest.mark.parametrize(
@@ -432,8 +436,9 @@ def test_ends_higher_is_judged_against_every_baseline(paper: float, tuned: float
             ending(label, strongest if label == "slip" else 0.55, kind)
     row = claim(HIGHER)
     assert row["verdict"] == said
-    for column, score in ((SETTINGS, paper), ("under the fair search", tuned)):
-        assert row[column].startswith(f"0.8000 ± 0.0100 against {score:.4f} ± 0.0100 (SLIP)")
+    for own, other, score in ((OWN, "best baseline", paper), ("fair search: AdamBO", "its best baseline", tuned)):
+        assert row[own] == "0.8000 ± 0.0100"
+        assert row[other] == f"{score:.4f} ± 0.0100 (SLIP)"
 
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it() -> None:
@@ -442,9 +447,7 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it() ->
         ending(label, 0.6, "paper")
     assert claim(HIGHER)["verdict"] == "incomplete records at the paper's settings"
     assert "no records of MAML" in claim(HIGHER)[SETTINGS]
-    assert (
-        claim("rnn-snli, one head per task: AdamBO ends higher than every baseline (test)")["verdict"] == "no records"
-    )
+    assert claim("rnn-snli, one head per task: ends higher (test)")["verdict"] == "no records"
 
 
 def one_seed_less(label: str) -> None:
@@ -460,7 +463,7 @@ def test_two_seeds_of_a_baseline_decide_nothing_either_way(score: float) -> None
     one_seed_less("slip")
     row = claim(HIGHER)
     assert row["verdict"] == "incomplete records at the paper's settings"
-    assert "; above 7 of 8, undecided 1; fewer than 3 seeds of SLIP (2)" in row[SETTINGS]
+    assert "; above 7, undecided 1 of 8; fewer than 3 seeds of SLIP (2)" in row[SETTINGS]
     assert f"; number {1 + (score > 0.8)} of 9;" in row[SETTINGS]
 
 
@@ -473,8 +476,8 @@ def test_two_seeds_of_the_method_decide_nothing_either_way() -> None:
     one_seed_less("adambo")
     for start in (HIGHER, FASTER):
         assert claim(start)["verdict"] == "incomplete records at the paper's settings"
-        assert "undecided 8; fewer than 3 seeds of AdamBO (2)" in claim(start)[SETTINGS]
-    assert {row["better than all in"] for row in table("claims", 1)} == {"nothing"}
+        assert "undecided 8 of 8; fewer than 3 seeds of AdamBO (2)" in claim(start)[SETTINGS]
+    assert {row["better than all in"] for row in table("claims", OTHER_LABELS)} == {"nothing"}
 
 
 def test_three_seeds_of_one_better_baseline_refute_whatever_others_lack() -> None:
@@ -483,7 +486,7 @@ def test_three_seeds_of_one_better_baseline_refute_whatever_others_lack() -> Non
             ending(label, {"adambo": 0.8, "slip": 0.9}.get(label, 0.6), kind)
     one_seed_less("saba")
     assert claim(HIGHER)["verdict"] == "not confirmed"
-    assert "below 1, undecided 1; fewer than 3 seeds of SABA (2); no records" in claim(HIGHER)[SETTINGS]
+    assert "below 1, undecided 1 of 7; fewer than 3 seeds of SABA (2); no records" in claim(HIGHER)[SETTINGS]
     for label in ("anil", "stocbio", "ttsa"):
         one_seed_less(label)
     assert "; fewer than 3 seeds of 4 labels; no records of MAML" in claim(HIGHER)[SETTINGS]
@@ -507,25 +510,28 @@ def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> N
         for label in OTHERS:
             ending(label, 0.6, kind)
     assert claim(HIGHER)["verdict"] == "confirmed"
-    own = {row["label"]: row for row in table("claims", 1)}
+    own = {row["label"]: row for row in table("claims", OTHER_LABELS)}
     assert set(own) == {"AdamBO", "AdamBO-50", "Adam"}
     assert "test metric" in own["AdamBO-50"]["better than all in"]
-    assert own["AdamBO-50"]["against plain Adam"].startswith("+0.0200")
+    assert own["AdamBO-50"]["over plain Adam"].startswith("+0.0200")
+    assert own["AdamBO-50"]["final test: over the best baseline"].startswith("+0.3700")
 
 
-def test_converges_faster_asks_for_epochs_and_seconds() -> None:
+def test_faster_in_epochs_and_faster_in_seconds_are_two_claims() -> None:
     for kind in ("paper", "tuned"):
         for label in ("adambo", *OTHERS):
             for seed in range(3):
                 soon = label == "adambo"
                 write(label, seed, [0.5, 0.9 if soon else 0.6, 0.9, 0.9], kind=kind)
-    assert claim(FASTER)["verdict"] == "incomplete records at the paper's settings"  # no speeds
+    assert (claim(FASTER)["verdict"], claim(SECONDS)["verdict"]) == ("confirmed", "no records")  # no speeds
+    assert claim(SECONDS)[OWN] == "not measured"
     for label in ("adambo", *OTHERS):
         speed(label, 10.0)
-    assert claim(FASTER)["verdict"] == "confirmed"
+    assert claim(SECONDS)["verdict"] == "confirmed"
     speed("adambo", 25.0)  # sooner in epochs, later in seconds
-    assert claim(FASTER)["verdict"] == "not confirmed"
-    assert "epochs: to 0.860 1.0 ± 0.0 (3 of 3 stay) against 2.0 ± 0.0 (" in claim(FASTER)[SETTINGS]
+    assert (claim(FASTER)["verdict"], claim(SECONDS)["verdict"]) == ("confirmed", "not confirmed")
+    assert claim(SECONDS)[OWN] == "0.25 ± 0.00 (3 of 3 stay) to 0.860"
+    assert claim(SECONDS)["best baseline"].startswith("0.20 ± 0.00 (")
 
 
 def test_times_within_the_spread_do_not_confirm_that_it_is_faster() -> None:
@@ -535,7 +541,7 @@ def test_times_within_the_spread_do_not_confirm_that_it_is_faster() -> None:
             write(label, seed, [0.5, *[0.6] * first, *[0.9] * (5 - first)])
         speed(label, 10.0)
     assert claim(FASTER)["verdict"] == "not confirmed (within the spread)"
-    assert "before 0 of 8, level with 8" in claim(FASTER)[SETTINGS]
+    assert claim(FASTER)[SETTINGS] == "level with 8 of 8"
 
 
 INCOMPLETE = "incomplete records at the paper's settings"
@@ -551,9 +557,9 @@ def test_the_headline_is_read_as_favours_the_paper(other: float, seeds: int, sai
             for seed in range(seeds):
                 score = 0.81 if label == "adambo" else other
                 write(label, seed, [0.5, score], kind=kind, case="auc-transformer", train=score)
-    row = claim("auc-transformer: AdamBO ends at least 14 %")  # 0.11 higher, which is 15.7 % of 0.7
+    row = claim("auc-transformer: ends at least 14 %")  # 0.11 higher, which is 15.7 % of 0.7
     assert row["verdict"] == said
-    assert claim("auc-transformer: AdamBO ends at least 7 %")["verdict"] == said
+    assert claim("auc-transformer: ends at least 7 %")["verdict"] == said
 
 
 @pytest.mark.parametrize(
@@ -563,7 +569,7 @@ def test_the_headline_is_read_as_favours_the_paper(other: float, seeds: int, sai
         ({1e-8: 0.8, 1e-6: 0.7, 1e-4: 0.8}, "not confirmed"),
         ({1e-8: 0.8, 1e-4: 0.77}, "not confirmed (too near the margin)"),
         ({1e-8: 0.8, 1e-4: 0.768}, "not confirmed (beyond the margin, but within the spread)"),
-        ({1e-8: 0.5, 1e-4: 0.5}, "not confirmed"),
+        ({1e-8: 0.5, 1e-4: 0.5}, "not confirmed (nothing is learned at 1e-8)"),
         ({1e-8: 0.8, 1e-5: 0.8}, "incomplete records"),
     ],
 )
@@ -572,7 +578,8 @@ def test_lambda_hardly_matters_if_a_tenth_of_the_gain_covers_it(scores: dict[flo
         for seed, noise in enumerate((-0.005, 0.0, 0.005)):
             tests = [0.5, score + noise]
             write(f"adambo-eps{eps:g}", seed, tests, kind="lambda-sensitivity", case="auc-rnn", settings={"eps": eps})
-    assert claim("auc-rnn: λ hardly matters up to 1e-4")["verdict"] == said
+    assert table("claims", 1)[0]["claim"] == "auc-rnn: λ hardly matters up to 1e-4"
+    assert table("claims", 1)[0]["verdict"] == said
 
 
 def test_lambda_too_is_judged_by_three_seeds_of_each_value() -> None:
@@ -580,12 +587,37 @@ def test_lambda_too_is_judged_by_three_seeds_of_each_value() -> None:
         for seed in range(seeds):
             name = f"adambo-eps{eps:g}"
             write(name, seed, [0.5, 0.8], kind="lambda-sensitivity", case="auc-rnn", settings={"eps": eps})
-    row = claim("auc-rnn: λ hardly matters up to 1e-4")
-    assert row["verdict"] == "incomplete records"
-    assert row[SETTINGS].endswith("; fewer than 3 seeds of λ = 1e-4 (2)")
+    assert table("claims", 1)[0]["verdict"] == "incomplete records (fewer than 3 seeds of λ = 1e-4 (2))"
 
 
 # ---- the other parts ----
+
+
+def test_the_summary_has_the_highest_of_every_kind_and_the_soonest() -> None:
+    scores = {
+        "adambo": 0.7,
+        "slip": 0.65,
+        "saba": 0.8,
+        "adam": 0.75,
+        "adambo-50": 0.9,
+        "adambo-20": 0.6,
+        "slip-50": 0.85,
+    }
+    for label, score in scores.items():
+        for kind in ("paper", "tuned"):
+            if kind == "tuned" or "-" not in label:
+                ending(label, score, kind)
+        speed(label, 10.0)
+    (paper,), (tuned,), (times,) = (table("summary", number) for number in range(3))
+    assert (paper["AdamBO"], paper["best baseline"]) == ("0.7000 ± 0.0100", "0.8000 ± 0.0100 (SABA)")
+    assert paper["plain Adam"] == tuned["plain Adam"] == "0.7500 ± 0.0100"
+    assert tuned["best variant of AdamBO"] == "0.9000 ± 0.0100 (AdamBO-50)"
+    assert tuned["best control"] == "0.8500 ± 0.0100 (SLIP-50)"
+    assert times["test metric"] == "0.8600"  # 0.5 + 0.9 · 0.4
+    assert times["soonest variant of AdamBO"] == "0.20 (AdamBO-50)"  # two epochs of ten steps
+    assert (
+        times["AdamBO"] == times["soonest baseline"] == times["soonest control"] == "–"
+    )  # one seed has 0.86, two less
 
 
 def test_lambda_has_a_row_per_value_and_a_column_per_experiment() -> None:
@@ -739,6 +771,8 @@ Between.
 
 <!-- adambo reproduce claims -->
 <!-- end -->
+<!-- adambo reproduce summary -->
+<!-- end -->
 After.
 """
 
@@ -749,12 +783,12 @@ def test_blocks_are_replaced_and_the_rest_of_the_page_is_not() -> None:
     Path("docs/reproduction.md").write_text(PAGE)
     assert main(["reproduce", "all", "--write"]) == 0
     text = Path("docs/reproduction.md").read_text()
-    assert "| SLIP | 1 |" in text
+    assert "| SLIP | 0.9000 | 0.7000 | 0.700 |" in text
     assert f"](reproduction/paper-{CASE}.png)" in text
     assert "old" not in text
     outside = [part.partition("<!-- end -->")[2] for part in text.split("<!-- adambo reproduce ")[1:]]
     assert text.startswith("# By hand\n\n<!-- adambo")
-    assert outside == ["\n\nBetween.\n\n", "\nAfter.\n"]
+    assert outside == ["\n\nBetween.\n\n", "\n", "\nAfter.\n"]
     picture = Path(f"docs/reproduction/paper-{CASE}.png")
     assert 5_000 < picture.stat().st_size < 150_000
 
@@ -842,10 +876,10 @@ def test_a_label_that_beats_all_with_records_is_said_to() -> None:
     ending("adambo-50", 0.9, "tuned")
     for label in OTHERS[1:]:
         ending(label, 0.6, "tuned")
-    (row,) = table("claims", 1)
+    (row,) = table("claims", OTHER_LABELS)
     assert row["better than all in"].startswith("test metric, of those with records")
     ending(OTHERS[0], 0.95, "tuned")
-    (row,) = table("claims", 1)
+    (row,) = table("claims", OTHER_LABELS)
     assert "test metric" not in row["better than all in"]
 
 
@@ -882,7 +916,7 @@ def test_a_block_that_the_page_lacks_is_named(capsys: pytest.CaptureFixture[str]
     assert main(["reproduce", "paper", "--page", "page.md", "--write"]) == 0
     said = capsys.readouterr()
     assert f"page.md has no block 'paper {CASE}'" in said.err
-    assert "| SLIP | 1 |" in said.out
+    assert "| SLIP | 0.9000 | 0.7000 | 0.700 |" in said.out
     assert Path("page.md").read_text() == "Nothing.\n"
 
 

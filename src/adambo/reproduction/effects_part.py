@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adambo.report.curves import Curve, described, differing
-from adambo.report.table import metric_name, state_text
+from adambo.report.table import metric_name
 from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.runs_part import notes
@@ -24,7 +24,7 @@ def effects(archive: Archive, name: str) -> Block | None:
         return None
     metric, named = case.group.metric, metric_name(case.group.metric)
     columns = ["label", "what differs", "seeds", f"final test {named}", "difference", f"best test {named}"]
-    columns += ["difference", "state"]
+    columns.append("difference")
     rows, borrowed = [], set()
     for label, curve in zip(case.labels, case.group.curves, strict=True):
         reference, is_borrowed = _reference(archive, case, name, curve)
@@ -35,7 +35,7 @@ def effects(archive: Archive, name: str) -> Block | None:
             score = pick(curve, "test", metric)
             row.append("–" if score is None else str(score))
             row.append("reference" if label == curve.algorithm else _effect(curve, reference, pick, metric))
-        rows.append([*row, state_text(curve)])
+        rows.append(row)
     caption = (
         f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the "
         "reference of the same algorithm ± its standard error (Welch), over the seeds that both have."

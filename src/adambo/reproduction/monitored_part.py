@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from adambo.report.curves import MONITORED, Curve
 from adambo.report.figures import MARKERS, MARKS_PER_CURVE, look, plain
 from adambo.report.records import Record
-from adambo.report.table import metric_name, state_text
+from adambo.report.table import metric_name, reasons
 from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import legend, rows_of
@@ -28,7 +28,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
         return None
     metric = case.group.metric
     score_name = f"final test {metric_name(metric)}"
-    columns = ["label", "seeds", score_name, *TABLED.values(), "curvature", "solved", "warnings, first at", "state"]
+    columns = ["label", "seeds", score_name, *TABLED.values(), "curvature", "solved", "warnings, first at"]
     rows = []
     for curve in case.group.curves:
         score = final(curve, "test", metric)
@@ -41,19 +41,15 @@ def monitored(archive: Archive, name: str) -> Block | None:
                 " → ".join(dict.fromkeys(_measured(curve, "curvature", place) for place in (0, -1))),
                 _solved(curve),
                 first_warnings(curve) or "none",
-                state_text(curve),
             ]
         )
     caption = (
-        f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds. Lower error: ‖y − y*(x)‖. Residual "
-        "of z: ‖∇²yy g z − ∇y f‖ / ‖∇y f‖; z = 0 has 1. h is the hypergradient with the method's y and z; its bias is "
-        "‖h − ∇Φ‖ / ‖∇Φ‖ (1 also if h is far shorter than ∇Φ), its cosine that of the angle to ∇Φ. Curvature: "
-        "λ_max(∇²yy g), at first and at last. Solved: how many of the measurements came to the end of their linear "
-        "systems; y* is one Newton step from y. A number that could not be measured any more has the step of its last "
-        "value."
+        f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds; a number that could not be measured "
+        "any more has the step of its last value."
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
-    notes = [f"No measurements of {', '.join(silent)}."] if silent else []
+    notes = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]
+    notes += [f"No measurements of {', '.join(silent)}."] if silent else []
     draw = None if len(silent) == len(case.group.curves) else lambda: _drawn(case, f"{EXAMINED[name]}: the monitor")
     return Block("monitored", name, [Sheet(caption, columns, rows)], notes, draw, f"{EXAMINED[name]}: the monitor")
 

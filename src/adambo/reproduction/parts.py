@@ -12,6 +12,7 @@ from adambo.reproduction.lambda_part import sensitivity
 from adambo.reproduction.monitored_part import monitored
 from adambo.reproduction.runs_part import paper, tuned
 from adambo.reproduction.search_part import search
+from adambo.reproduction.summary_part import summary
 
 BY_CASE: dict[str, Callable[[Archive, str], Block | None]] = {
     "paper": paper,
@@ -20,8 +21,13 @@ BY_CASE: dict[str, Callable[[Archive, str], Block | None]] = {
     "effects": effects,
     "monitored": monitored,
 }
-WHOLE: dict[str, Callable[[Archive], Block | None]] = {"lambda": sensitivity, "claims": claims}
+WHOLE: dict[str, Callable[[Archive], Block | None]] = {
+    "summary": summary,
+    "lambda": sensitivity,
+    "claims": claims,
+}
 PARTS = {
+    "summary": "who ended highest, and who was there first",
     "paper": "every algorithm at the paper's settings",
     "lambda": "AdamBO by λ",
     "search": "what was searched and chosen",

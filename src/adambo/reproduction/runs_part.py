@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from adambo.report.curves import Curve
 from adambo.report.records import Record, shown
-from adambo.report.table import metric_name, reasons, seconds_form, state_text
+from adambo.report.table import metric_name, reasons, seconds_form
 from adambo.reproduction.archive import CASES, SEARCHED, Archive, Case
-from adambo.reproduction.arrival import SHARE, arrivals, threshold
+from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import four_panels
 from adambo.reproduction.spread import Spread, best, final, over_seeds
@@ -55,33 +55,25 @@ def sheet(case: Case, title: str, untuned: Mapping[str, Curve] | None) -> Sheet:
     Args:
         case: What it is about.
         title: Of the table.
-        untuned: For a case of tuned runs, those at the paper's settings, by label. The table then has their scores as
-            early, and times to 90 %.
+        untuned: For a case of tuned runs, those at the paper's settings, by label. The table then has their scores
+            after as many epochs, and times to 90 %.
     """
     metric, named = case.group.metric, metric_name(case.group.metric)
     caption = f"{title}; mean ± standard deviation over seeds (n − 1)."
-    columns = ["algorithm", "seeds", f"final train {named}", f"final test {named}", f"best test {named}"]
-    columns += ["epoch of the best", "ms per step, alone", "seconds, alone", "oracle calls", "state"]
+    columns = ["algorithm", f"final train {named}", f"final test {named}", "of each seed", f"best test {named}"]
+    columns += ["epoch of the best", "ms per step, alone", "seconds, alone", "oracle calls"]
     at = threshold(case)
     if untuned is not None:
-        if at is not None:
-            caption += (
-                f" 90 % is a test {named} of {at:.4f}: chance {case.chance:g} and {SHARE:g} of what the best label "
-                "gains on it (the highest mean of the seeds' best test scores). A label's time is the mean over seeds "
-                "of the first evaluation there, also if it falls back; “2 of 3 stay”: so many seeds are still there at "
-                "their last evaluation (one that diverged is not). “Not reached (2 of 3)”: two of the three seeds "
-                "never get there."
-            )
+        caption += "" if at is None else f" 90 % is a test {named} of {at:.4f}."
         columns[8:8] = ["epochs to 90 %", "seconds to 90 %"]
-        caption += f" “{UNTUNED}”: the test {named} of the same label at the paper's settings after as many epochs."
         columns.insert(4, UNTUNED)
     rows = []
     for label, curve in _sorted(case):
         speed, reference = case.speeds.get(label), None if untuned is None else untuned.get(label)
         row = [
             curve.label,
-            str(len(curve.records)),
             *map(_score, (final(curve, "train", metric), final(curve, "test", metric))),
+            " ".join(_of_seed(record, metric) for record in curve.records),
             *([_score(_as_early(curve, reference, metric))] if untuned is not None else []),
             _score(best(curve, "test", metric)),
             _number(over_seeds(curve, lambda record: _epoch_of_best(record, metric)), ".1f"),
@@ -89,7 +81,6 @@ def sheet(case: Case, title: str, untuned: Mapping[str, Curve] | None) -> Sheet:
             _seconds(curve),
             *([_arrival(curve, axis, metric, at) for axis in ("epoch", "seconds")] if untuned is not None else []),
             _number(_cost(curve, "oracle_calls"), ",.0f"),
-            state_text(curve),
         ]
         rows.append(row)
     return Sheet(caption, columns, rows)
@@ -100,7 +91,7 @@ def notes(case: Case) -> list[str]:
     found = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]
     if found:
         found.append(
-            "A run that diverged counts with its last evaluation before that, and not in seconds and oracle calls."
+            "A run that diverged (*) counts with its last evaluation before that, and not in seconds and oracle calls."
         )
     fallen = _at_chance(case)
     if fallen:
@@ -152,6 +143,12 @@ def _as_early(curve: Curve, untuned: Curve | None, metric: str) -> Spread | None
     if untuned is None or not ends:
         return None
     return over_seeds(untuned, lambda record: dict(record.points("epoch", "test", metric)).get(max(ends)))
+
+
+def _of_seed(record: Record, metric: str) -> str:
+    """Three digits of the final test score; a star where the run diverged."""
+    score = record.last("test", metric)
+    return (NONE if score is None else f"{score:.3f}") + "*" * (record.state == "diverged")
 
 
 def _epoch_of_best(record: Record, metric: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -23,6 +24,8 @@ LR = "settings.lr"
 FAILED = "0.3"
 KEY = "dots: short; diamonds: made again, longer; ring: chosen; crosses: without a score"
 PANELS_IN_A_ROW = 5
+ALIKE = 1e-4  # of a score
+COMMON = 8  # trials at equal values, for two labels to be called alike
 
 
 def search(archive: Archive, name: str) -> Block | None:
@@ -54,6 +57,7 @@ def search(archive: Archive, name: str) -> Block | None:
     if len(counts) > 1:
         few = [f"{each.name} {len(each.first_round)}" for each in searches if len(each.first_round) < counts[-1]]
         notes.append(f"Not every label has {counts[-1]} trials: {', '.join(few)}.")
+    notes += twins(searches)
     return Block("search", name, [Sheet(caption, columns, rows)], notes, lambda: _drawn(searches, title), title)
 
 
@@ -63,6 +67,28 @@ def undecided(searches: Sequence[Search]) -> list[Search]:
 
     # Those that diverged when they were made again count as made.
     return [each for each in searches if len(each.second_round) < min(most, max(1, len(each.finished)))]
+
+
+def twins(searches: Sequence[Search]) -> list[str]:
+    """A sentence for two labels whose short trials at equal values end alike, so that they may be one method there.
+
+    Example:
+        >>> trials = [{"values": {"settings.lr": rate}, "score": 0.5, "state": "finished"} for rate in range(COMMON)]
+        >>> alike = [Search(label, {}, trials) for label in ("slip", "borep")]
+        >>> twins(alike)
+        ['SLIP and BO-REP agree to within 0.0001 in all 8 trials at equal values.']
+        >>> twins([alike[0], Search("saba", {}, [trial | {"score": 0.6} for trial in trials])])
+        []
+    """
+    found = []
+    for one, other in combinations(searches, 2):
+        here, there = ({tuple(t["values"].items()): t["score"] for t in each.finished} for each in (one, other))
+        common = here.keys() & there.keys()
+        if len(common) >= COMMON and all(abs(here[values] - there[values]) <= ALIKE for values in common):
+            found.append(
+                f"{one.name} and {other.name} agree to within {ALIKE:g} in all {len(common)} trials at equal values."
+            )
+    return found
 
 
 def trials_text(search: Search) -> str:

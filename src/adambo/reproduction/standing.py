@@ -13,6 +13,7 @@ from adambo.reproduction.archive import Case
 from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.spread import SEEDS, Order, Spread, difference, final
 
+NONE = "–"
 State = Literal["higher", "lower", "within", "undecided", "partial", "absent"]
 
 
@@ -24,18 +25,24 @@ class Standing:
         state: "higher": better than all others; "lower": worse than one of them; "within": neither, and only because
             differences lie within the spread; "undecided": neither, for another reason; "partial": records or seeds
             are missing that could decide it; "absent": there are no records.
-        text: The numbers.
-        lacking: Whose records or seeds are missing.
+        mine: Its own number.
+        best: That of the best of the others.
+        lead: The difference of the two, where it has been made.
+        against: How many of the others it is better than, and whose records or seeds are missing.
         leads: Whether it is better than all others that have records.
     """
 
     state: State
-    text: str
-    lacking: str = ""
+    mine: str = NONE
+    best: str = NONE
+    lead: str = ""
+    against: str = NONE
     leads: bool = False
 
-    def __str__(self) -> str:
-        return self.text + self.lacking
+    @property
+    def cells(self) -> list[str]:
+        """Its own number, the best of the others, and how it compares."""
+        return [self.mine, self.best, "; ".join(filter(None, (self.lead, self.against)))]
 
 
 def against_all(orders: dict[str, Order], missing: Sequence[str]) -> State:
@@ -79,15 +86,20 @@ def ends_higher(
     few = _few({curve.label: len(mine.values)}, {name: len(spread.values) for name, spread in theirs.items()})
     state = against_all(orders, [*missing, *few])
     if not theirs:
-        return Standing("absent", f"{mine}; no records of others")
+        return Standing("absent", str(mine), "no records")
     strongest = max(theirs, key=lambda name: theirs[name].mean)
     lead = difference(mine, theirs[strongest])
     share = f" ({lead.mean / theirs[strongest].mean:+.1%})".replace("-", "−") if by else ""
-    place = 1 + sum(spread.mean > mine.mean for spread in theirs.values())
-    text = f"{mine} against {theirs[strongest]} ({written_name(strongest)}): {lead}{share}"
-    text += f"; number {place} of {len(theirs) + 1}"
-    text += _counts(orders, "above", "below") * (not by)
-    return Standing(state, text, _lacking(few, missing), _leads(orders))
+    place = f"number {1 + sum(spread.mean > mine.mean for spread in theirs.values())} of {len(theirs) + 1}"
+    counts = [place] if by else [place, _counts(orders, "above", "below")]
+    return Standing(
+        state,
+        str(mine),
+        f"{theirs[strongest]} ({written_name(strongest)})",
+        f"{lead}{share}",
+        "; ".join([*counts, *_lacking(few, missing)]),
+        _leads(orders),
+    )
 
 
 def arrives_sooner(
@@ -108,10 +120,10 @@ def arrives_sooner(
     curves = {name: found for name in others if (found := case.curve(name)) is not None}
     at = threshold(case, [curve, *curves.values()]) if at is None else at
     if at is None:
-        text = "no label gets better than chance, or than a network before its first step"
         missing = [name for name in others if name not in curves]
         few = _few({curve.label: len(curve.records)}, {name: len(one.records) for name, one in curves.items()})
-        return Standing("partial" if missing or few else "undecided", text, _lacking(few, missing))
+        said = ["nobody gets better than chance, or than a network before its first step", *_lacking(few, missing)]
+        return Standing("partial" if missing or few else "undecided", against="; ".join(said))
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
         return Standing("absent", "not measured")
@@ -128,9 +140,13 @@ def arrives_sooner(
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
     rival = "none" if soonest is None else complete[soonest].written(form, written_name(soonest))
-    text = f"to {at:.3f} {mine.written(form)} against {rival}"
-    text += _counts(orders, "before", "after")
-    return Standing(against_all(orders, [*missing, *few]), text, _lacking(few, missing), _leads(orders))
+    return Standing(
+        against_all(orders, [*missing, *few]),
+        f"{mine.written(form)} to {at:.3f}",
+        rival,
+        against="; ".join(filter(None, [_counts(orders, "before", "after"), *_lacking(few, missing)])),
+        leads=_leads(orders),
+    )
 
 
 NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
@@ -151,11 +167,18 @@ def _leads(orders: dict[str, Order]) -> bool:
 
 
 def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
-    """How many of them it is better than, and what is not zero of the rest."""
+    """Of how many it is better, and so on; what is zero is left out.
+
+    Example:
+        >>> _counts({"slip": "higher", "saba": "within", "masoba": "within"}, "above", "below")
+        'above 1, level with 2 of 3'
+    """
     count = Counter(orders.values())
-    rest: list[tuple[str, Order]] = [(worse, "lower"), ("level with", "within"), ("undecided", "undecided")]
-    parts = [f"{better} {count['higher']} of {len(orders)}", *(f"{name} {count[o]}" for name, o in rest if count[o])]
-    return "; " + ", ".join(parts) if orders else ""
+    kinds: list[tuple[str, Order]] = [
+        (better, "higher"), (worse, "lower"), ("level with", "within"), ("undecided", "undecided")
+    ]  # fmt: skip
+    said = ", ".join(f"{name} {count[order]}" for name, order in kinds if count[order])
+    return f"{said} of {len(orders)}" if orders else ""
 
 
 def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
@@ -164,7 +187,7 @@ def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
     return {name: seeds for name, seeds in counts.items() if seeds < SEEDS}
 
 
-def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> str:
+def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> list[str]:
     named = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
-    text = f"; fewer than {SEEDS} seeds of {named if len(few) <= NAMED else f'{len(few)} labels'}" if few else ""
-    return text + (f"; no records of {', '.join(map(written_name, missing))}" if missing else "")
+    found = [f"fewer than {SEEDS} seeds of {named if len(few) <= NAMED else f'{len(few)} labels'}"] if few else []
+    return found + ([f"no records of {', '.join(map(written_name, missing))}"] if missing else [])
