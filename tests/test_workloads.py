@@ -390,6 +390,25 @@ def test_one_batch_serves_all_roles_and_is_as_large_as_two(algorithm):
     assert algorithm != "adambo" or workload.oracles()["samples"] - start == 4
 
 
+def test_where_one_batch_serves_all_roles_of_auc_the_network_does_not_see_how_alpha_is_found():
+    # There g = −f in α with a constant ∇²yy g, so z = α* − α, and ∇x f − ∇²xy g z is ∇x f at α*, wherever α stands.
+    p = built("cancer-auc").p
+    once = built("cancer-auc", one_batch=True, settings__inverse__step=1 / (2 * p * (1 - p)))
+    often = built(
+        "cancer-auc",
+        one_batch=True,
+        settings__lower_lr=0.3,
+        settings__lower_steps=50,
+        settings__hypergradient_at="updated",
+        settings__inverse__method="conjugate_gradient",
+        settings__inverse__iterations=10,
+    )
+    hypergradients = [torch.cat([p.grad.flatten() for p in moved(each, steps=1)]) for each in (once, often)]
+    torch.testing.assert_close(*hypergradients, rtol=1e-4, atol=1e-6)
+    assert hypergradients[0].norm() > 0.1
+    assert abs(once.variables.alpha.item() - often.variables.alpha.item()) > 0.01
+
+
 @pytest.mark.parametrize(
     ("algorithm", "values", "said"),
     [
