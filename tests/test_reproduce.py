@@ -517,6 +517,20 @@ def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> N
     assert own["AdamBO-50"]["final test: over the best baseline"].startswith("+0.3700")
 
 
+def test_a_baseline_in_another_order_is_a_baseline_too() -> None:
+    for kind in ("paper", "tuned"):
+        for label in ("adambo", *OTHERS):
+            ending(label, 0.8 if label == "adambo" else 0.6, kind)
+        ending("slip-0.01", 0.9, kind)  # another rate is none
+    assert claim(HIGHER)["verdict"] == "confirmed"
+    ending("slip-gauss-seidel", 0.9, "paper")
+    assert claim(HIGHER)["verdict"] == "not confirmed (but confirmed under the fair search)"
+    assert claim(HIGHER)["best baseline"] == "0.9000 ± 0.0100 (SLIP-gauss-seidel)"
+    assert claim(HIGHER)[SETTINGS].endswith("number 2 of 10; above 8, below 1 of 9")
+    ending("accbo-updated", 0.95, "tuned")  # AccBO is none of those that are compared here
+    assert claim(HIGHER)["its best baseline"] != "0.9500 ± 0.0100 (AccBO-updated)"
+
+
 def test_faster_in_epochs_and_faster_in_seconds_are_two_claims() -> None:
     for kind in ("paper", "tuned"):
         for label in ("adambo", *OTHERS):

@@ -23,9 +23,11 @@ HEADLINE = {"train": 0.14, "test": 0.07}
 LIMITS = {"auc-rnn": 1e-4, "auc-transformer": 1e-4, "bert-trec": 1e-3}
 SMALLEST = 1e-8  # the paper's λ
 HARDLY = 0.1  # of what is gained on chance
+READINGS = ("masoba-not-lagged", "slip-gauss-seidel", "accbo-updated")  # where a paper leaves the order of updates open
 RULES = (
     "“Paper's settings” are the runs of the part `paper`, “fair search” those of the part `tuned`. The baselines are "
-    "those of the paper; plain Adam and our own variants are none of them. Beside AdamBO's number stands that of the "
+    "those of the paper, in either order of updates where its text leaves that open and both were run; plain Adam and "
+    "our own variants are none of them. Beside AdamBO's number stands that of the "
     "best baseline; then the difference of the two ± its standard error, AdamBO's place, and how many baselines it is "
     "above, below, or level with. A run that diverged counts with its last evaluation before that.",
     RULE,
@@ -127,6 +129,13 @@ def baselines(case: str) -> list[str]:
     return [name for name in compared if name != METHOD and name not in one_head]
 
 
+def rivals(name: str, case: Case | None) -> list[str]:
+    """The baselines of a case, and those of them that were run in another order too."""
+    there = () if case is None else case.labels
+    known = baselines(name)
+    return known + [label for label in READINGS if label in there and label.partition("-")[0] in known]
+
+
 def verdict(paper: State, fair: State) -> str:
     """In words, from how the method stands at the paper's settings and under the fair search.
 
@@ -161,14 +170,14 @@ def _row(claim: str, paper: Standing, fair: Standing) -> list[str]:
 
 
 def _higher(archive: Archive, name: str, split: str) -> list[str]:
-    paper, fair = (ends_higher(archive.case(kind, name), METHOD, baselines(name), split) for kind in ("paper", "tuned"))
+    cases = (archive.case(kind, name) for kind in ("paper", "tuned"))
+    paper, fair = (ends_higher(case, METHOD, rivals(name, case), split) for case in cases)
     return _row(f"{CASES[name]}: ends higher ({split})", paper, fair)
 
 
 def _sooner(archive: Archive, name: str, unit: str) -> list[str]:
-    paper, fair = (
-        arrives_sooner(archive.case(kind, name), METHOD, baselines(name), AXES[unit]) for kind in ("paper", "tuned")
-    )
+    cases = (archive.case(kind, name) for kind in ("paper", "tuned"))
+    paper, fair = (arrives_sooner(case, METHOD, rivals(name, case), AXES[unit]) for case in cases)
     return _row(f"{CASES[name]}: converges faster ({unit})", paper, fair)
 
 
@@ -176,7 +185,8 @@ def _headline(archive: Archive, split: str) -> list[str]:
     by = HEADLINE[split]
     found = []
     for kind in ("paper", "tuned"):
-        case, others = archive.case(kind, "auc-transformer"), baselines("auc-transformer")
+        case = archive.case(kind, "auc-transformer")
+        others = rivals("auc-transformer", case)
         readings = [ends_higher(case, METHOD, others, split, by, relative) for relative in (False, True)]
         states: list[State] = [reading.state for reading in readings]
         kindest: list[State] = ["higher", "within", "undecided", "partial", "absent", "lower"]
@@ -214,10 +224,10 @@ def _hardly(archive: Archive, name: str) -> list[str]:
 
 def _own(archive: Archive, name: str) -> list[list[str]]:
     """What is not of the paper's baselines, under the same search; times are those of the table of the part `tuned`."""
-    case, others = archive.case("tuned", name), baselines(name)
+    case = archive.case("tuned", name)
     if case is None:
         return []
-    rows, at = [], threshold(case)
+    rows, at, others = [], threshold(case), rivals(name, case)
     for label, curve in zip(case.labels, case.group.curves, strict=True):
         if label in others:
             continue

@@ -43,6 +43,16 @@ def written_label(label: str, algorithm: str) -> str:
     return written_name(algorithm) + label[len(algorithm) :] if own else label
 
 
+def written_baseline(label: str) -> str:
+    """That of an algorithm, or of one in another order.
+
+    Example:
+        >>> written_baseline("masoba"), written_baseline("slip-gauss-seidel")
+        ('MA-SOBA', 'SLIP-gauss-seidel')
+    """
+    return written_label(label, label.partition("-")[0])
+
+
 def palette_place(algorithm: str) -> int:
     """Where the palette has it; what it does not know comes last."""
     order = list(ALGORITHMS)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from adambo.report.palette import written_name
 from adambo.report.table import seconds_form
 from adambo.reproduction.archive import Case
 from adambo.reproduction.arrival import arrivals, threshold
+from adambo.reproduction.labels import written_baseline
 from adambo.reproduction.spread import SEEDS, Order, Spread, difference, final
 
 NONE = "–"
@@ -95,7 +95,7 @@ def ends_higher(
     return Standing(
         state,
         str(mine),
-        f"{theirs[strongest]} ({written_name(strongest)})",
+        f"{theirs[strongest]} ({written_baseline(strongest)})",
         f"{lead}{share}",
         "; ".join([*counts, *_lacking(few, missing)]),
         _leads(orders),
@@ -139,7 +139,7 @@ def arrives_sooner(
     complete = {name: found for name, found in theirs.items() if found.all}
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
-    rival = "none" if soonest is None else complete[soonest].written(form, written_name(soonest))
+    rival = "none" if soonest is None else complete[soonest].written(form, written_baseline(soonest))
     return Standing(
         against_all(orders, [*missing, *few]),
         f"{mine.written(form)} to {at:.3f}",
@@ -183,11 +183,11 @@ def _counts(orders: dict[str, Order], better: str, worse: str) -> str:
 
 def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
     """Written names with the number of their seeds, where these are fewer than a verdict asks for."""
-    counts = dict(own) | {written_name(name): seeds for name, seeds in others.items()}
+    counts = dict(own) | {written_baseline(name): seeds for name, seeds in others.items()}
     return {name: seeds for name, seeds in counts.items() if seeds < SEEDS}
 
 
 def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> list[str]:
     named = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
     found = [f"fewer than {SEEDS} seeds of {named if len(few) <= NAMED else f'{len(few)} labels'}"] if few else []
-    return found + ([f"no records of {', '.join(map(written_name, missing))}"] if missing else [])
+    return found + ([f"no records of {', '.join(map(written_baseline, missing))}"] if missing else [])

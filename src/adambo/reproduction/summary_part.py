@@ -10,7 +10,7 @@ from adambo.report.table import seconds_form
 from adambo.reproduction.archive import CASES, Archive, Case
 from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.block import Block
-from adambo.reproduction.claims_part import METHOD, PLAIN, baselines
+from adambo.reproduction.claims_part import METHOD, PLAIN, rivals
 from adambo.reproduction.spread import final
 from adambo.reproduction.standing import NONE
 from adambo.studies.findings import Sheet
@@ -50,7 +50,7 @@ def summary(archive: Archive) -> Block | None:
 
 def _grouped(case: Case, name: str) -> dict[str, list[Curve]]:
     """The curves of a case by `GROUPS`."""
-    own = {METHOD: GROUPS[0], PLAIN: GROUPS[-1], **dict.fromkeys(baselines(name), GROUPS[1])}
+    own = {METHOD: GROUPS[0], PLAIN: GROUPS[-1], **dict.fromkeys(rivals(name, case), GROUPS[1])}
     groups: dict[str, list[Curve]] = {group: [] for group in GROUPS}
     for label, curve in zip(case.labels, case.group.curves, strict=True):
         variant = GROUPS[2] if curve.algorithm.endswith(METHOD) else GROUPS[3]  # VR-AdamBO among them
