@@ -23,12 +23,15 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
     described = "; ".join(f"{name}: {what}" for name, what in PARTS.items())
     parser = Parser(
         "adambo reproduce PART [CASE] [options]",
-        f"Figures and tables from run records; the tables are printed. Parts are {described}; all: every part of which "
+        "Figures and tables from run records. The tables are printed; --write puts them and the figures into the page. "
+        f"Parts are {described}; all: every part of which "
         "there are records. With a case, such as auc-rnn, only its block.",
     )
     parser.option("results", str, "results", "Folder of the records.")
     parser.option("page", str, "docs/reproduction.md", "The page; figures go into the folder of its name beside it.")
-    parser.option("write", bool, False, "Replace the blocks of the page; what is outside of them stays as it is.")
+    parser.option(
+        "write", bool, False, "Replace the page's blocks and figures; what is outside of them stays as it is."
+    )
     parser.option(
         "check",
         bool,
@@ -44,7 +47,7 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
     cases = PLACES.get(part, CASES) if part in BY_CASE else ()
     if case and case not in cases:
-        known = nearest(case, list(cases)) if cases else "It has no cases."
+        known = nearest(case, list(cases)) if cases else f"These have cases: {', '.join(BY_CASE)}."
         raise ConfigError(f"There is no case {case!r} of the part {part}. {known}")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
@@ -63,17 +66,25 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
                 f"`adambo reproduce {part} --write` renews every block that has marks and records.",
             )
         else:
-            line(out, f"{page.path}: {len(found)} blocks say what the records say.")
+            line(out, f"{page.path}: {len(found)} block{'s say' if len(found) > 1 else ' says'} what the records say.")
         return 1 if stale else 0
     if not found:
-        raise RunError(f"{own['results']} has no records for the part {f'{part} {case}'.strip()}.")
-    page.folder.mkdir(parents=True, exist_ok=True)
+        there = Archive(Path(own["results"])).cases(part) if case else []
+        raise RunError(
+            f"{own['results']} has no records for the part {f'{part} {case}'.strip()}."
+            + (f" It has them for {', '.join(there)}." if there else "")
+        )
     for block in found:
         line(out, f"<!-- adambo reproduce {block.name} -->\n{block.markdown(page.folder.name)}\n<!-- end -->\n")
-        if block.draw is not None:
+    if not own["write"]:
+        return 0
+    lacking = page.write(found)
+    page.folder.mkdir(exist_ok=True)
+    for block in found:
+        if block.draw is not None and block.name not in lacking:
             atomic.write_bytes(page.folder / block.picture, block.png())
             line(err, str(page.folder / block.picture))
-    for name in page.write(found) if own["write"] else ():
+    for name in lacking:
         line(
             err,
             f"{page.path} has no block {name!r}: put `<!-- adambo reproduce {name} -->` and `<!-- end -->` into it.",

@@ -14,6 +14,7 @@ from adambo.training.run_folder import RunFolder
 
 Points = list[tuple[float, float]]
 LARGEST = 1e100
+RELATIVE = ("bias", "cosine")  # to ∇Φ, of what the monitor measures
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,9 @@ class Record:
         return sorted({x: y for x, y in pairs if x is not None and y is not None}.items())
 
     def measured(self, name: str) -> Points:
-        """(step, value) of every measurement of the monitor that has the value."""
-        pairs = ((number(m["step"]), number(m.get(name))) for m in self.measurements)
+        """(step, value) of every measurement of the monitor that has the value; nothing is relative to a ∇Φ of zero."""
+        known = (m for m in self.measurements if name not in RELATIVE or m.get("hypergradient_norm") != 0)
+        pairs = ((number(m["step"]), number(m.get(name))) for m in known)
         return [(step, value) for step, value in pairs if step is not None and value is not None]
 
     @property

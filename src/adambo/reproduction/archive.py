@@ -149,6 +149,8 @@ class Archive:
                     f"{path} is damaged: it was finished at step {made}, but its metrics.jsonl ends at step {judged}. "
                     "Bring the record back (git restore), or leave it out."
                 )
+            if "versions.adambo" not in record.manifest:
+                raise RunError(f"{path} is damaged: its manifest.json does not say which version made it.")
             if shown(record.seed) != seed_of(path):
                 raise RunError(f"{path} holds a run with the seed {shown(record.seed)}: give the folder that name.")
             if label in ALGORITHMS and label != record.algorithm:

@@ -79,7 +79,7 @@ def threshold(case: Case, curves: Iterable[Curve] | None = None) -> float | None
     None if no curve is better than chance, or than a network before its first step: everything would have arrived
     before it began.
     """
-    shown = list(curves or case.group.curves)
+    shown = list(case.group.curves if curves is None else curves)
     highest = _highest(best(curve, "test", case.group.metric) for curve in shown)
     untrained = _highest(over_seeds(curve, lambda record: _at_once(record, case.group.metric)) for curve in shown)
     if highest is None or highest <= max(case.chance, case.chance if untrained is None else untrained):

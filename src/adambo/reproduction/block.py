@@ -21,6 +21,7 @@ from adambo.training import atomic
 
 DPI = 110
 SHOWS = "shows"  # the field of a picture with its fingerprint
+SHOWN = 100  # characters of a line that differs
 COLOURS = 128  # of a palette; the pictures are lines on white, and take a third of the space
 BLOCK = re.compile(
     r"(?P<begin><!-- adambo reproduce (?P<name>[a-z]+(?: [a-z0-9-]+)?) -->\n)(?P<content>.*?)(?P<end><!-- end -->)",
@@ -62,7 +63,7 @@ class Block:
         parts = [sheet.markdown for sheet in self.sheets]
         parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
         parts += [f"![{self.title}]({folder}/{self.picture})"] if self.draw else []
-        return "\n\n".join([*parts, f"Made by `adambo reproduce {self.part}`."])
+        return "\n\n".join([*parts, f"Made by `adambo reproduce {self.part} --write`."])
 
     def png(self) -> bytes:
         """The figure as a small file."""
@@ -85,6 +86,13 @@ class Block:
                 return bool(image.info.get(SHOWS) == fingerprint(self.draw()))
         except UnidentifiedImageError:
             return False
+
+
+def _where(content: str, wanted: str) -> str:
+    """The first line that differs, if it can be told."""
+    pairs = zip(content.splitlines(), wanted.splitlines(), strict=False)
+    first = next((f"{has[:SHOWN]} … instead of {should[:SHOWN]}" for has, should in pairs if has != should), "")
+    return f", first in: {first}" if first else ""
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,10 @@ class Page:
             block = fresh.get(name)
             if block is None:
                 found.append(f"The block {name!r} has no records.")
-            elif match["content"] != f"{block.markdown(self.folder.name)}\n":
-                found.append(f"The block {name!r} differs from what the records give.")
+            elif (wanted := f"{block.markdown(self.folder.name)}\n") != match["content"]:
+                found.append(
+                    f"The block {name!r} differs from what the records give{_where(match['content'], wanted)}."
+                )
             elif block.draw and not (self.folder / block.picture).exists():
                 found.append(f"The figure {self.folder / block.picture} of the block {name!r} is missing.")
             elif block.draw and not block.is_shown_by(self.folder / block.picture):

@@ -18,7 +18,8 @@ from adambo.reproduction.spread import final
 from adambo.studies.findings import Sheet
 
 TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
-SIGNED = ("cosine",)  # everything else is positive, and shown on a logarithmic axis
+SIGNED = ("cosine",)
+FLAT = 1.2  # the largest value over the smallest, from which an axis is logarithmic
 PANELS_IN_A_ROW = 4
 
 
@@ -100,10 +101,18 @@ def _drawn(case: Case, title: str) -> Figure:
             marks: dict[str, Any] = {"marker": MARKERS[curve.style.marker], "ms": 3.5}
             every = max(1, len(band.x) // MARKS_PER_CURVE)
             place.plot(band.x, band.mean, **look(curve.style), **marks, markevery=every, lw=1.3)
-        if name not in SIGNED:
+        values = [[value for r in curve.records for _, value in r.measured(name)] for curve in case.group.curves]
+        positive = [value for some in values for value in some if value > 0]
+        is_seen = all(any(some) for some in values if some)  # a curve of zeros has no place on a logarithmic axis
+        if name in SIGNED:
+            pass
+        elif is_seen and max(positive) > FLAT * min(positive):
             place.set_yscale("log", nonpositive="mask")
+        else:
+            place.set_ylim(0, FLAT * max(positive, default=1.0))  # what hardly moves is not blown up
         place.set_xlabel("steps")
         place.set_title(fill(MONITORED[name], 28), fontsize=9)
-    plain(drawing.suptitle("."), title)
+    seeds = max(len(curve.records) for curve in case.group.curves)
+    plain(drawing.suptitle("."), f"{title} ({seeds} seed{'s' * (seeds > 1)} each)")
     legend(drawing, case.group.curves)
     return drawing

@@ -15,19 +15,26 @@ from adambo.report.curves import SPLITS, Curve
 from adambo.report.figures import MARKERS, legend_label, look, panel, plain
 from adambo.report.palette import ALGORITHMS
 from adambo.reproduction.archive import Case
+from adambo.reproduction.arrival import threshold
+from adambo.reproduction.spread import final
 
 WIDTH, HEIGHT = 10.5, 3.1  # of a figure, of a row of panels; inches
 SECONDS = "seconds, alone on the GPU"
+COMPARED = ("adambo", "adam")  # beside every variant
+BAR = "0.35"
 
 
 def four_panels(case: Case, title: str) -> Figure:
     """Of methods, and four more on the same scale for variants of them: twenty curves in a panel cannot be told apart.
 
+    Beside the variants stand AdamBO, plain Adam and the best of the other methods, and a line at 90 % of the best.
     Without the panels against seconds if no speed is known; curves whose own is not known are left out of them.
     """
     curves = dict(zip(case.labels, case.group.curves, strict=True))
     methods = [curve for label, curve in curves.items() if label in ALGORITHMS]
     variants = [curve for label, curve in curves.items() if label not in ALGORITHMS]
+    if variants:
+        variants += _references(case, methods)
     sets = {name: some for name, some in (("methods", methods), ("variants of them", variants)) if some}
     axes = ("epoch", "seconds") if len(case.untimed) < len(curves) else ("epoch",)
     drawing = Figure(figsize=(WIDTH, len(sets) * len(axes) * HEIGHT), layout="constrained")
@@ -40,6 +47,8 @@ def four_panels(case: Case, title: str) -> Figure:
                 # Steps differ tenfold in price, hence a logarithmic axis.
                 panel(place, replace(case.group, curves=shown), axis, split, logarithmic=axis == "seconds")
                 place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
+                if variants and split == "test" and (bar := threshold(case)) is not None:
+                    place.axhline(bar, color=BAR, lw=0.8, ls=":", zorder=0)
             for place in row[1:]:
                 place.set_ylabel("")
         if len(sets) > 1:
@@ -52,6 +61,14 @@ def four_panels(case: Case, title: str) -> Figure:
         same_limits(column, "xlim")
     plain(drawing.suptitle("."), f"{title}\n(mean and standard deviation over seeds)")
     return drawing
+
+
+def _references(case: Case, methods: Sequence[Curve]) -> list[Curve]:
+    """What variants are to be compared with."""
+    known = [(score.mean, c) for c in methods if (score := final(c, "test", case.group.metric)) is not None]
+    others = [pair for pair in known if pair[1].algorithm not in COMPARED]
+    best = [max(others, key=lambda pair: pair[0])[1]] if others else []
+    return [curve for curve in methods if curve.algorithm in COMPARED] + best
 
 
 def same_limits(places: Sequence[Axes], name: str) -> None:

@@ -35,7 +35,7 @@ def search(archive: Archive, name: str) -> Block | None:
     title = f"{SEARCHED[name]}: validation scores of all trials"
     open_ones = undecided(searches)
     rows = []
-    for each in sorted(searches, key=_score, reverse=True):
+    for each in sorted(searches, key=lambda s: float("-inf") if s in open_ones else _score(s), reverse=True):
         chosen, score = "–", "–"
         if each in open_ones:
             chosen = f"the search is not at its end ({len(each.second_round)} made again)"
@@ -47,11 +47,12 @@ def search(archive: Archive, name: str) -> Block | None:
     caption = f"{SEARCHED[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice of these values."]
     if any(each.again for each in searches):
+        most = max(len(each.second_round) for each in searches)
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
         notes.append(
-            f"Trials have {first} epoch{'s' * (first != '1')}; preset and best of each were made again with {again}, "
-            "and these decide."
+            f"Trials have {first} epoch{'s' * (first != '1')}; of each label the preset and the best, {most} in all, "
+            f"were made again with {again}, and these decide."
         )
     counts = sorted({len(each.first_round) for each in searches})
     if len(counts) > 1:
@@ -126,8 +127,9 @@ def _drawn(searches: Sequence[Search], title: str) -> Figure:
     scores = [float(trial["score"]) for each in searches for trial in (*each.finished, *each.again)]
     rates = [rate for each in searches for t in each.trials if (rate := number(t["values"].get(LR)))]
     looks = styles([str(each.about.get("algorithm", each.label)) for each in searches])
+    open_ones = undecided(searches)
     for place, each, style in zip(places, searches, looks, strict=True):
-        chosen = None if each in undecided(searches) else each.chosen
+        chosen = None if each in open_ones else each.chosen
         for trial in each.trials:
             rate, again = number(trial["values"].get(LR)), bool(trial.get("again"))
             if rate is None:

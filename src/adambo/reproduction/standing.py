@@ -14,6 +14,8 @@ from adambo.reproduction.labels import written_baseline
 from adambo.reproduction.spread import SEEDS, Order, Spread, difference, final
 
 NONE = "–"
+UNTIMED = "not measured"
+NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
 State = Literal["higher", "lower", "within", "undecided", "partial", "absent"]
 
 
@@ -126,11 +128,11 @@ def arrives_sooner(
         return Standing("partial" if missing or few else "undecided", against="; ".join(said))
     mine = arrivals(curve, axis, case.group.metric, at)
     if mine is None:
-        return Standing("absent", "not measured")
+        return Standing("absent", UNTIMED)
     theirs = {
         name: there for name, one in curves.items() if (there := arrivals(one, axis, case.group.metric, at)) is not None
     }
-    missing = [name for name in others if name not in theirs]
+    missing, untimed = [name for name in others if name not in curves], [name for name in curves if name not in theirs]
     few = _few({curve.label: mine.seeds}, {name: found.seeds for name, found in theirs.items()})
     orders: dict[str, Order] = {
         name: mine.sooner_than(found) if min(mine.seeds, found.seeds) >= SEEDS else "undecided"
@@ -140,16 +142,14 @@ def arrives_sooner(
     soonest = min(complete, key=lambda name: Spread(complete[name].times).mean, default=None)
     form = seconds_form if axis == "seconds" else lambda mean: ".1f"
     rival = "none" if soonest is None else complete[soonest].written(form, written_baseline(soonest))
+    said = [_counts(orders, "before", "after"), *_lacking(few, missing), *_lacking({}, untimed, "times")]
     return Standing(
-        against_all(orders, [*missing, *few]),
+        against_all(orders, [*missing, *untimed, *few]),
         f"{mine.written(form)} to {at:.3f}",
         rival,
-        against="; ".join(filter(None, [_counts(orders, "before", "after"), *_lacking(few, missing)])),
+        against="; ".join(filter(None, said)),
         leads=_leads(orders),
     )
-
-
-NAMED = 3  # labels that lack seeds; of more, only the number is said: the tables show them
 
 
 def _finals(case: Case, labels: Sequence[str], split: str) -> tuple[dict[str, Spread], list[str]]:
@@ -187,7 +187,7 @@ def _few(own: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int]:
     return {name: seeds for name, seeds in counts.items() if seeds < SEEDS}
 
 
-def _lacking(few: Mapping[str, int], missing: Sequence[str]) -> list[str]:
+def _lacking(few: Mapping[str, int], missing: Sequence[str], what: str = "records") -> list[str]:
     named = ", ".join(f"{name} ({seeds})" for name, seeds in few.items())
     found = [f"fewer than {SEEDS} seeds of {named if len(few) <= NAMED else f'{len(few)} labels'}"] if few else []
-    return found + ([f"no records of {', '.join(map(written_baseline, missing))}"] if missing else [])
+    return found + ([f"no {what} of {', '.join(map(written_baseline, missing))}"] if missing else [])
