@@ -21,8 +21,8 @@ KINDS = {"paper": (GROUPS[0], GROUPS[1], GROUPS[-1]), "tuned": GROUPS}
 CAPTIONS = {
     "paper": "At the paper's settings: test metric at the end, mean ± standard deviation over seeds (n − 1).",
     "tuned": "After the same search for everybody, with fewer epochs: likewise. Variants and controls may have one "
-    "head per task. A control is a baseline changed as our variants of AdamBO are, or to one head per task. “Best” is "
-    "the highest mean of several labels, so it is higher than it should be by chance alone.",
+    "head per task. A control is a baseline changed in some of the ways in which our variants of AdamBO are. “Best” "
+    "is the highest mean of several labels, so it is higher than it should be by chance alone.",
 }
 TIMES = (
     "After the search: seconds alone to 90 % of the best; the soonest label all of whose seeds get there. The best is "
