@@ -514,6 +514,11 @@ def test_plain_adam_and_own_variants_are_no_baselines_but_have_their_rows() -> N
     assert set(own) == {"AdamBO", "AdamBO-50", "Adam"}
     assert "test metric" in own["AdamBO-50"]["better than all in"]
     assert own["AdamBO-50"]["over plain Adam"].startswith("+0.0200")
+    assert own["AdamBO-50"]["over the best control"] == "–"
+    ending("slip-50", 0.9, "tuned")
+    own = {row["label"]: row for row in table("claims", OTHER_LABELS)}
+    assert own["AdamBO-50"]["over the best control"] == "+0.0700 ± 0.0082 (SLIP-50)"
+    assert own["SLIP-50"]["over the best control"] == own["Adam"]["over the best control"] == "–"
     assert own["AdamBO-50"]["final test: over the best baseline"].startswith("+0.3700")
 
 
@@ -774,6 +779,14 @@ def test_the_monitor_has_final_values_and_first_warnings() -> None:
     assert block.png().startswith(b"\x89PNG")
 
 
+def test_nothing_is_relative_to_a_hypergradient_of_zero() -> None:
+    folder = write("slip", 0, [0.5, 0.7], kind="monitored")
+    lines = [{"step": step, "hypergradient_norm": 1.0 - step, "bias": 0.4, "cosine": 0.3} for step in (0, 1)]
+    (folder / "monitor.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (row,) = table("monitored")
+    assert (row["bias of h"], row["cosine of h"]) == ("0.4 (step 0)", "0.3 (step 0)")
+
+
 # ---- the command and the page ----
 
 PAGE = f"""# By hand
@@ -819,7 +832,10 @@ def test_a_check_names_the_block_that_differs(capsys: pytest.CaptureFixture[str]
     assert main(["reproduce", "all", "--write"]) == 0
     assert main(["reproduce", "all", "--check"]) == 0
     page.write_text(page.read_text().replace("0.7000", "0.7100", 1))
+    capsys.readouterr()
     assert main(["reproduce", "paper", "--check"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "0.7100 | 0.700 |" in said.partition(" … instead of ")[0]
     assert main(["reproduce", "claims", "--check"]) == 0
     assert main(["reproduce", "paper", "--write"]) == 0
     Path(f"docs/reproduction/paper-{CASE}.png").unlink()
@@ -877,6 +893,21 @@ def test_a_part_can_be_asked_for_one_case(capsys: pytest.CaptureFixture[str]) ->
     ):
         assert main(["reproduce", *words]) != 0
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_write_nothing_is_changed() -> None:
+    write("slip", 0, [0.5, 0.7])
+    Path("page.md").write_text(PAGE)
+    assert main(["reproduce", "paper", "--page", "page.md"]) == 0
+    assert Path("page.md").read_text() == PAGE
+    assert not Path("page").exists()
+
+
+def test_a_manifest_that_does_not_say_what_made_the_run_is_damaged() -> None:
+    path = write("slip", 0, [0.5, 0.7]) / "manifest.json"
+    path.write_text("{}")
+    with pytest.raises(RunError, match="does not say which version"):
+        case_of("paper")
 
 
 def test_a_finished_run_without_its_last_evaluations_is_damaged() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adambo.report.curves import MONITORED, Curve
@@ -18,7 +20,7 @@ from adambo.reproduction.spread import final
 from adambo.studies.findings import Sheet
 
 TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
-SIGNED = ("cosine",)
+SIGNED = "cosine"
 FLAT = 1.2  # the largest value over the smallest, from which an axis is logarithmic
 PANELS_IN_A_ROW = 4
 
@@ -92,6 +94,15 @@ def _solved(curve: Curve) -> str:
     return f"{sum(known)} of {len(known)}" if known else "–"
 
 
+def _scale(place: Axes, curves: Sequence[Sequence[float]]) -> None:
+    """Logarithmic, unless a curve is zero throughout, or all of them hardly move, which would be blown up."""
+    positive = [value for values in curves for value in values if value > 0]
+    if all(any(values) for values in curves if values) and max(positive) > FLAT * min(positive):
+        place.set_yscale("log", nonpositive="mask")
+    else:
+        place.set_ylim(0, FLAT * max(positive, default=1.0))
+
+
 def _drawn(case: Case, title: str) -> Figure:
     shown = case.group.monitored
     drawing, places = rows_of(len(shown), PANELS_IN_A_ROW)
@@ -101,15 +112,9 @@ def _drawn(case: Case, title: str) -> Figure:
             marks: dict[str, Any] = {"marker": MARKERS[curve.style.marker], "ms": 3.5}
             every = max(1, len(band.x) // MARKS_PER_CURVE)
             place.plot(band.x, band.mean, **look(curve.style), **marks, markevery=every, lw=1.3)
-        values = [[value for r in curve.records for _, value in r.measured(name)] for curve in case.group.curves]
-        positive = [value for some in values for value in some if value > 0]
-        is_seen = all(any(some) for some in values if some)  # a curve of zeros has no place on a logarithmic axis
-        if name in SIGNED:
-            pass
-        elif is_seen and max(positive) > FLAT * min(positive):
-            place.set_yscale("log", nonpositive="mask")
-        else:
-            place.set_ylim(0, FLAT * max(positive, default=1.0))  # what hardly moves is not blown up
+        if name != SIGNED:
+            values = [[value for r in curve.records for _, value in r.measured(name)] for curve in case.group.curves]
+            _scale(place, values)
         place.set_xlabel("steps")
         place.set_title(fill(MONITORED[name], 28), fontsize=9)
     seeds = max(len(curve.records) for curve in case.group.curves)

@@ -12,9 +12,9 @@ from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import four_panels
 from adambo.reproduction.spread import Spread, best, final, over_seeds
+from adambo.reproduction.standing import NONE
 from adambo.studies.findings import Sheet
 
-NONE = "–"
 NEAR_CHANCE = 0.02
 PER_TASK = "-per-task"
 UNTUNED = "untuned, as early"
