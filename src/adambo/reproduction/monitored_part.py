@@ -21,6 +21,7 @@ from adambo.studies.findings import Sheet
 
 TABLED = {"lower_error": "lower error", "residual": "residual of z", "bias": "bias of h", "cosine": "cosine of h"}
 SIGNED = "cosine"
+ROUNDING = 1e-6  # up to which a value counts as zero
 FLAT = 1.2  # the largest value over the smallest, from which an axis is logarithmic
 PANELS_IN_A_ROW = 4
 
@@ -96,8 +97,9 @@ def _solved(curve: Curve) -> str:
 
 def _scale(place: Axes, curves: Sequence[Sequence[float]]) -> None:
     """Logarithmic, unless a curve is zero throughout, or all of them hardly move, which would be blown up."""
-    positive = [value for values in curves for value in values if value > 0]
-    if all(any(values) for values in curves if values) and max(positive) > FLAT * min(positive):
+    positive = [value for values in curves for value in values if value > ROUNDING]
+    is_seen = all(max(values) > ROUNDING for values in curves if values)
+    if is_seen and max(positive) > FLAT * min(positive):
         place.set_yscale("log", nonpositive="mask")
     else:
         place.set_ylim(0, FLAT * max(positive, default=1.0))
