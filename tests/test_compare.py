@@ -99,6 +99,11 @@ def test_a_second_time_only_what_is_missing_is_run(toy: str, here: Path, capsys:
     assert text.err.count("seed 0") == 2  # in the first comparison alone
 
 
+def test_algorithms_that_are_named_one_by_one_are_all_run(toy: str, here: Path) -> None:  # noqa: F811
+    assert main(["compare", toy, "--algorithms", "adambo", "--algorithms=slip", "--jobs", "1"]) == 0
+    assert {run.path.name for run in RunFolder.find(["runs"])} == {"adambo-seed0", "slip-seed0"}
+
+
 def test_runs_with_other_settings_are_not_mixed_in(toy: str, here: Path) -> None:  # noqa: F811
     run_all([job(toy, "slip", here, width=3)], Console(quiet=True), 1)
     with pytest.raises(RunError, match=r"holds a run with other settings \(width: 3 there, 4 now\)"):

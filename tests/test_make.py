@@ -282,6 +282,10 @@ def test_what_is_lacking_can_be_shown(toy: str, here: Path, capsys: Any) -> None
         "search/auc-rnn: 16 trials, of slip, adambo",
         "tuned/auc-rnn: 4 of 4 runs: slip (0, 1), adambo (0, 1); for 4 of them no search has chosen values",
     ]
+    for words in (["--only", "paper/", "--only", "tuned/"], ["--only", "paper/", "tuned/"]):
+        assert main(["make", str(path), "--show", *words]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert [each.partition(":")[0] for each in shown] == ["Lacking", "paper/auc-rnn", "tuned/auc-rnn"]
 
 
 @pytest.mark.parametrize(

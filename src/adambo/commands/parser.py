@@ -38,8 +38,8 @@ class Parser:
         self._epilogue = ""
 
     def option(self, name: str, form: Any, default: Any, doc: str, several: bool = False) -> None:
-        """An option of the command itself; with `several`, it takes a list."""
-        many: dict[str, Any] = {"nargs": "+"} if several else {}
+        """An option of the command itself; with `several` it takes a list, and if it is given twice, both."""
+        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
         self._parser.add_argument(f"--{name}", type=form, default=default, help=_escaped(doc), **many)
         self._forms[name], self._own[name] = form, default
 
@@ -138,7 +138,8 @@ def peek(words: Sequence[str]) -> Peeked:
         if word.startswith("--"):
             option, _, value = word[2:].partition("=")
             if option in found:
-                found[option] = [value] if value else []
+                before = found[option] if option == "algorithms" else []  # which add up, if they are given twice
+                found[option] = [*before, *([value] if value else [])]
         elif option in found:
             found[option].append(word)
     several = [name for word in found["algorithms"] for name in word.split(",") if name]
