@@ -723,6 +723,16 @@ def test_an_effect_is_told_by_the_seeds_that_its_reference_has_too() -> None:
     assert other["difference"] == "−0.1000 ± 0.0000"
 
 
+def test_an_effect_of_fewer_epochs_is_held_against_the_reference_as_early() -> None:
+    write("slip", 0, [0.5, 0.55, 0.6, 0.9], more={"epochs": 3})
+    write("slip-other-2-epochs", 0, [0.5, 0.6, 0.7], kind="effects", more={"epochs": 2})
+    write("slip-other", 0, [0.5, 0.6, 0.7, 0.8], kind="effects", more={"epochs": 3})
+    other, short = table("effects")
+    assert (short["final test accuracy"], short["difference"]) == ("0.7000", "+0.1000")
+    assert other["difference"] == "−0.1000"
+    assert "held against it as early: SLIP-other-2-epochs (2 epochs)." in notes("effects")
+
+
 def test_a_record_that_has_lost_its_configuration_is_named() -> None:
     (write("slip", 0, [0.5, 0.7]) / "config.yaml").unlink()
     with pytest.raises(RunError, match=r"slip-seed0 is no run: it lacks config\.yaml"):

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adambo.training.run_folder import RunFolder
@@ -114,6 +114,11 @@ class Record:
 
     def best(self, split: str, metric: str) -> float | None:
         return max(self._scores(split, metric), default=None)
+
+    def until(self, epoch: float) -> Record:
+        """The same run as it was at that epoch."""
+        kept = [e for e in self.evaluations if (at := number(e.get("epoch"))) is not None and at <= epoch]
+        return replace(self, evaluations=kept)
 
     def cost(self, axis: str) -> float | None:
         """How far it came: epochs, seconds or oracle calls at its last evaluation."""

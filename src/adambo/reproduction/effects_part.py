@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from adambo.report.curves import Curve, described, differing
+from adambo.report.records import number
 from adambo.report.table import metric_name
 from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
@@ -25,11 +26,13 @@ def effects(archive: Archive, name: str) -> Block | None:
     metric, named = case.group.metric, metric_name(case.group.metric)
     columns = ["label", "what differs", "seeds", f"final test {named}", "difference", f"best test {named}"]
     columns.append("difference")
-    rows, borrowed = [], set()
+    rows, borrowed, shorter = [], set(), []
     for label, curve in zip(case.labels, case.group.curves, strict=True):
         reference, is_borrowed = _reference(archive, case, name, curve)
         if is_borrowed:
             borrowed.add(curve.algorithm)
+        if (end := _end_before(curve, reference)) is not None:
+            shorter.append(f"{curve.label} ({end:g} epochs)")
         row = [curve.label, _what_differs(curve, reference), str(len(curve.records))]
         for pick in (final, best):
             score = pick(curve, "test", metric)
@@ -45,6 +48,8 @@ def effects(archive: Archive, name: str) -> Block | None:
         said.append(
             f"The reference of {', '.join(sorted(borrowed))} is its run at the paper's settings (part `paper`)."
         )
+    if shorter:
+        said.append(f"Made for fewer epochs than their reference, and held against it as early: {', '.join(shorter)}.")
     return Block("effects", name, [Sheet(caption, columns, rows)], said)
 
 
@@ -63,6 +68,9 @@ def _effect(
     """The difference, over the seeds that both have: one seed that goes wrong would else pass for an effect."""
     if reference is None:
         return "–"
+    end = _end_before(curve, reference)
+    if end is not None:
+        reference = replace(reference, records=[record.until(end) for record in reference.records])
     seeds = [{record.seed for record in each.records} for each in (curve, reference)]
     common = set.intersection(*seeds)
     mine, its = (
@@ -70,6 +78,14 @@ def _effect(
         for each in (curve, reference)
     )
     return "–" if mine is None or its is None else str(difference(mine, its))
+
+
+def _end_before(curve: Curve, reference: Curve | None) -> float | None:
+    """The epochs that a curve was to have, if these are fewer than those of its reference."""
+    if reference is None:
+        return None
+    mine, its = (number(each.records[0].config.get("epochs")) for each in (curve, reference))
+    return mine if mine is not None and its is not None and mine < its else None
 
 
 def _what_differs(curve: Curve, reference: Curve | None) -> str:
