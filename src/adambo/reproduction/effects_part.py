@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from adambo.report.table import metric_name
 from adambo.reproduction.archive import EXAMINED, Archive, Case
 from adambo.reproduction.block import Block
 from adambo.reproduction.runs_part import notes
-from adambo.reproduction.spread import Spread, best, difference, final
+from adambo.reproduction.spread import Spread, as_early, best, difference, final
 from adambo.studies.findings import Sheet
 
 
@@ -31,9 +32,10 @@ def effects(archive: Archive, name: str) -> Block | None:
         reference, is_borrowed = _reference(archive, case, name, curve)
         if is_borrowed:
             borrowed.add(curve.algorithm)
-        if (end := _end_before(curve, reference)) is not None:
-            shorter.append(f"{curve.label} ({end:g} epochs)")
         row = [curve.label, _what_differs(curve, reference), str(len(curve.records))]
+        if reference is not None and (end := _epochs(curve)) < _epochs(reference):
+            reference = as_early(reference, end)
+            shorter.append(f"{curve.label} ({end:g} epochs)")
         for pick in (final, best):
             score = pick(curve, "test", metric)
             row.append("–" if score is None else str(score))
@@ -68,9 +70,6 @@ def _effect(
     """The difference, over the seeds that both have: one seed that goes wrong would else pass for an effect."""
     if reference is None:
         return "–"
-    end = _end_before(curve, reference)
-    if end is not None:
-        reference = replace(reference, records=[record.until(end) for record in reference.records])
     seeds = [{record.seed for record in each.records} for each in (curve, reference)]
     common = set.intersection(*seeds)
     mine, its = (
@@ -80,12 +79,10 @@ def _effect(
     return "–" if mine is None or its is None else str(difference(mine, its))
 
 
-def _end_before(curve: Curve, reference: Curve | None) -> float | None:
-    """The epochs that a curve was to have, if these are fewer than those of its reference."""
-    if reference is None:
-        return None
-    mine, its = (number(each.records[0].config.get("epochs")) for each in (curve, reference))
-    return mine if mine is not None and its is not None and mine < its else None
+def _epochs(curve: Curve) -> float:
+    """How many it was to have; infinitely many where nothing limits them."""
+    given = number(curve.records[0].config.get("epochs"))
+    return math.inf if given is None else given
 
 
 def _what_differs(curve: Curve, reference: Curve | None) -> str:

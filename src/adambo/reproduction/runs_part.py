@@ -11,7 +11,7 @@ from adambo.reproduction.archive import CASES, SEARCHED, Archive, Case
 from adambo.reproduction.arrival import arrivals, threshold
 from adambo.reproduction.block import Block
 from adambo.reproduction.panels import four_panels
-from adambo.reproduction.spread import Spread, best, final, over_seeds
+from adambo.reproduction.spread import Spread, as_early, best, final, over_seeds
 from adambo.reproduction.standing import NONE
 from adambo.studies.findings import Sheet
 
@@ -142,7 +142,7 @@ def _as_early(curve: Curve, untuned: Curve | None, metric: str) -> Spread | None
     ends = [points[-1][0] for record in curve.records if (points := record.points("epoch", "test", metric))]
     if untuned is None or not ends:
         return None
-    return over_seeds(untuned, lambda record: dict(record.points("epoch", "test", metric)).get(max(ends)))
+    return final(as_early(untuned, max(ends)), "test", metric)
 
 
 def _of_seed(record: Record, metric: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
@@ -97,6 +97,12 @@ def over_seeds(curve: Curve, of: Callable[[Record], float | None]) -> Spread | N
 def spread_of(values: Iterable[float | None]) -> Spread | None:
     known = tuple(value for value in values if value is not None)
     return Spread(known) if known else None
+
+
+def as_early(curve: Curve, epoch: float) -> Curve:
+    """The curve up to an epoch, of the runs that were judged then."""
+    runs = [record.until(epoch) for record in curve.records]
+    return replace(curve, records=[run for run in runs if run.cost("epoch") == epoch])
 
 
 def final(curve: Curve, split: str, metric: str) -> Spread | None:
