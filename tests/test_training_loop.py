@@ -44,6 +44,14 @@ def assert_same_run(path, other):
     assert RunFolder.open(path).status == RunFolder.open(other).status
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Hang-ups are ignored where the tests themselves run under nohup, and the loop leaves it so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run of 20 steps that nothing has interrupted."""
