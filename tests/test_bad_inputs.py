@@ -167,6 +167,10 @@ TABLE = {
     "unknown algorithm": Bad(
         "run digits --algorithm adambow", "There is no algorithm 'adambow'. Did you mean 'adambo'?"
     ),
+    "a label as an algorithm": Bad(
+        "run digits --algorithm adambo-50-20",
+        "There is no algorithm 'adambo-50-20'. For a variant give --algorithm adambo and the settings",
+    ),
     "unknown algorithm of many": Bad("compare digits --algorithms slip,sl", "There is no algorithm 'sl'."),
     "algorithm that cannot run it": Bad("run auc-rnn --algorithm maml", "maml cannot run auc-rnn, which takes"),
     "unknown preset": Bad(

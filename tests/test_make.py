@@ -174,7 +174,7 @@ def test_a_run_that_fails_is_not_filed_and_not_begun_twice(toy: str, here: Path)
     assert [(result.job.label, result.state) for result in results] == [
         ("paper/auc-rnn slip", "failed"), ("paper/auc-rnn adambo", "finished"),
     ]  # fmt: skip
-    assert source.lacking() == ["paper/auc-rnn: 1 of 2 runs: slip (0)"]
+    assert source.lacking() == ["paper/auc-rnn: 1 run: slip (0)"]
 
 
 @pytest.mark.parametrize("entry", [{**RUNS, "labels": ["slip"], "seeds": [0]}, {**SEARCH, "labels": ["slip"]}])
@@ -278,9 +278,9 @@ def test_what_is_lacking_can_be_shown(toy: str, here: Path, capsys: Any) -> None
     assert main(["make", str(path), "--show"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Lacking:",
-        "paper/auc-rnn: 4 of 4 runs: slip (0, 1), adambo (0, 1)",
+        "paper/auc-rnn: 4 runs: slip (0, 1), adambo (0, 1)",
         "search/auc-rnn: 16 trials, of slip, adambo",
-        "tuned/auc-rnn: 4 of 4 runs: slip (0, 1), adambo (0, 1); for 4 of them no search has chosen values",
+        "tuned/auc-rnn: 4 runs: slip (0, 1), adambo (0, 1); 4 of them wait for a search",
     ]
     for words in (["--only", "paper/", "--only", "tuned/"], ["--only", "paper/", "tuned/"]):
         assert main(["make", str(path), "--show", *words]) == 0
@@ -330,7 +330,7 @@ def test_processes_make_a_plan_and_a_second_call_goes_on(here: Path) -> None:
     stopped = subprocess.run([*command, "--minutes", "0.12"], capture_output=True, text=True, timeout=100, check=False)
     assert stopped.returncode == 1, stopped.stderr
     assert "Traceback" not in stopped.stderr
-    assert stopped.stdout == "Lacking:\npaper/auc-rnn: 2 of 2 runs: slip (0), adambo (0)\n"
+    assert stopped.stdout == "Lacking:\npaper/auc-rnn: 2 runs: slip (0), adambo (0)\n"
     begun = [RunFolder.open(each.parent).status for each in (here / "work").glob("**/config.yaml")]
     assert {status["state"] for status in begun} <= {"interrupted"}
     for each in (here / "work").glob("**/config.yaml"):  # let the second call be short
@@ -364,9 +364,7 @@ def test_what_diverges_at_full_length_is_not_chosen_and_the_next_best_is_tried(t
     record("slip", *first, *everything)
     shutil.rmtree(here / "results" / "tuned")
     assert made(path) == []
-    assert making(path).lacking() == [
-        "tuned/auc-rnn: 2 of 2 runs: slip (0, 1); for 2 of them no search has chosen values"
-    ]
+    assert making(path).lacking() == ["tuned/auc-rnn: 2 runs: slip (0, 1); 2 of them wait for a search"]
 
 
 def test_a_trial_that_is_recorded_twice_counts_once(toy: str, here: Path) -> None:  # noqa: F811
@@ -430,4 +428,4 @@ def test_a_folder_of_another_run_stops_only_its_own_job(toy: str, here: Path) ->
     assert job is not None
     worked(job, Console(quiet=True), quiet=True)
     assert len(made(planned(here, RUNS))) == 3
-    assert making(path).lacking() == ["paper/auc-rnn: 1 of 4 runs: slip (0)"]
+    assert making(path).lacking() == ["paper/auc-rnn: 1 run: slip (0)"]

@@ -47,7 +47,7 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
     cases = PLACES.get(part, CASES) if part in BY_CASE else ()
     if case and case not in cases:
-        known = nearest(case, list(cases)) if cases else f"These have cases: {', '.join(BY_CASE)}."
+        known = f"It has {', '.join(cases)}." if cases else f"These have cases: {', '.join(BY_CASE)}."
         raise ConfigError(f"There is no case {case!r} of the part {part}. {known}")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")

@@ -62,7 +62,16 @@ def canonical(algorithm: str) -> str:
         >>> canonical("MA-SOBA")
         'masoba'
     """
-    return known(re.sub("[-_ ]", "", str(algorithm)).lower(), ALGORITHMS, "algorithm")
+    name = re.sub("[-_ ]", "", str(algorithm)).lower()
+    if name in ALGORITHMS:
+        return name
+    variant_of = str(algorithm).lower().partition("-")[0]
+    if variant_of in ALGORITHMS:  # the label of a plan
+        raise ConfigError(
+            f"There is no algorithm {algorithm!r}. For a variant give --algorithm {variant_of} and the settings in "
+            "which it differs."
+        )
+    return known(str(algorithm), ALGORITHMS, "algorithm")
 
 
 def fields(algorithm: str) -> dict[str, Setting]:

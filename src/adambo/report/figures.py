@@ -98,15 +98,20 @@ def panel(place: Axes, group: Group, axis: str, split: str, logarithmic: bool = 
             if end.x > 0 or not logarithmic:
                 place.plot([end.x], [end.y], "x", color=curve.style.light, ms=9, mew=2.4, zorder=6)
     if group.chance is not None:
-        place.axhline(group.chance, color="0.45", lw=1, ls=(0, (1, 2)), zorder=1)
-        place.annotate(
-            f"chance {group.chance:g}", (1, group.chance), xycoords=("axes fraction", "data"), xytext=(-2, 2),
-            textcoords="offset points", ha="right", color="0.4", fontsize=7.5,
-        )  # fmt: skip
+        line_at(place, group.chance, f"chance {group.chance:g}")
     if logarithmic:
         place.set_xscale("log")
     place.set_xlabel(AXES[axis])
     plain(place.set_ylabel("."), f"{split} {name}")
+
+
+def line_at(place: Axes, height: float, text: str) -> None:
+    """A dotted line across a panel, and what it means."""
+    place.axhline(height, color="0.45", lw=1, ls=(0, (1, 2)), zorder=1)
+    place.annotate(
+        text, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, 2), textcoords="offset points", ha="right",
+        color="0.4", fontsize=7.5,
+    )  # fmt: skip
 
 
 def study_panel(place: Axes, group: Group, study: Study) -> None:

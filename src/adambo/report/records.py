@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,6 +119,15 @@ class Record:
         """The same run as it was at that epoch."""
         kept = [e for e in self.evaluations if (at := number(e.get("epoch"))) is not None and at <= epoch]
         return replace(self, evaluations=kept)
+
+    @property
+    def epochs(self) -> set[float]:
+        """At which it was judged."""
+        return {at for each in self.evaluations if (at := number(each.get("epoch"))) is not None}
+
+    def at(self, epochs: Container[float]) -> Record:
+        """The same run, judged at these epochs only."""
+        return replace(self, evaluations=[each for each in self.evaluations if number(each.get("epoch")) in epochs])
 
     def cost(self, axis: str) -> float | None:
         """How far it came: epochs, seconds or oracle calls at its last evaluation."""

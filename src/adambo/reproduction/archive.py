@@ -8,6 +8,7 @@ results/speed/CASE.jsonl                             {"label": ..., "ms_per_step
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,6 +86,16 @@ class Case:
         """Curves whose seeds differ in more than their seed, with the settings: "SLIP (settings.lr)"."""
         found = {curve.label: _differing(curve.records, OF_THE_ALGORITHM) for curve in self.group.curves}
         return [f"{label} ({', '.join(keys)})" for label, keys in found.items() if keys]
+
+    @property
+    def machines(self) -> list[str]:
+        """Of which machine the curves are that were not made on that of most: "SLIP on AMD EPYC, 2 cores"."""
+        found = {
+            curve.label: " and ".join(dict.fromkeys(record.machine for record in curve.records if record.machine))
+            for curve in self.group.curves
+        }
+        usual = Counter(found.values()).most_common(1)[0][0]
+        return [f"{label} on {machine}" for label, machine in found.items() if machine not in ("", usual)]
 
     @property
     def seeds(self) -> str:

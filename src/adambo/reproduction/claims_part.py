@@ -10,6 +10,7 @@ from adambo.report.curves import Curve
 from adambo.reproduction.archive import CASES, STUDIED, Archive, Case
 from adambo.reproduction.arrival import threshold
 from adambo.reproduction.block import Block
+from adambo.reproduction.labels import written_label
 from adambo.reproduction.lambda_part import FOLDER, by_lambda, power
 from adambo.reproduction.runs_part import unequal
 from adambo.reproduction.spread import FACTOR, RULE, SEEDS, difference, final
@@ -84,7 +85,7 @@ def claims(archive: Archive) -> Block | None:
         if (case := archive.case(kind, name)) is not None
         for doubt in unequal(case)
     ]
-    return Block("claims", "", sheets, [*RULES, *doubts])
+    return Block("claims", "", sheets, [*RULES, *_not_run(archive), *doubts])
 
 
 COLUMNS = (
@@ -137,6 +138,20 @@ def rivals(name: str, case: Case | None) -> list[str]:
     there = () if case is None else case.labels
     known = baselines(name)
     return known + [label for label in READINGS if label in there and label.partition("-")[0] in known]
+
+
+def _not_run(archive: Archive) -> list[str]:
+    """A sentence on orders of updates that count nowhere, for want of runs."""
+    places: dict[str, list[str]] = {}
+    for kind in ("paper", "tuned"):
+        for name in archive.cases(kind):
+            case = archive.case(kind, name)
+            for label in READINGS:
+                algorithm = label.partition("-")[0]
+                if case is not None and label not in case.labels and algorithm in baselines(name):
+                    places.setdefault(written_label(label, algorithm), []).append(f"{kind}/{name}")
+    said = "; ".join(f"{label} in {', '.join(found)}" for label, found in places.items())
+    return [f"Another order of updates that was not run, and so does not count: {said}."] if said else []
 
 
 def verdict(paper: State, fair: State) -> str:

@@ -43,7 +43,8 @@ def effects(archive: Archive, name: str) -> Block | None:
         rows.append(row)
     caption = (
         f"{EXAMINED[name]}: effects; mean ± standard deviation over seeds (n − 1), and the difference to the "
-        "reference of the same algorithm ± its standard error (Welch), over the seeds that both have."
+        "reference of the same algorithm ± its standard error (Welch), over the seeds that both have, and of best "
+        "scores over the epochs at which both were judged."
     )
     said = [text for text in notes(case) if not text.startswith(("Milliseconds", "Not all runs agree"))]
     if borrowed:
@@ -67,15 +68,19 @@ def _reference(archive: Archive, case: Case, name: str, curve: Curve) -> tuple[C
 def _effect(
     curve: Curve, reference: Curve | None, pick: Callable[[Curve, str, str], Spread | None], metric: str
 ) -> str:
-    """The difference, over the seeds that both have: one seed that goes wrong would else pass for an effect."""
+    """The difference, over the seeds that both have: one seed that goes wrong would else pass for an effect.
+
+    Best scores are those at epochs at which both were judged: the best of many is higher than that of few.
+    """
     if reference is None:
         return "–"
-    seeds = [{record.seed for record in each.records} for each in (curve, reference)]
-    common = set.intersection(*seeds)
-    mine, its = (
-        pick(replace(each, records=[record for record in each.records if record.seed in common]), "test", metric)
-        for each in (curve, reference)
-    )
+    both = (curve, reference)
+    seeds = set.intersection(*({record.seed for record in each.records} for each in both))
+    both = tuple(replace(each, records=[record for record in each.records if record.seed in seeds]) for each in both)
+    if pick is best:
+        epochs = set.intersection(*(set().union(*(record.epochs for record in each.records)) for each in both))
+        both = tuple(replace(each, records=[record.at(epochs) for record in each.records]) for each in both)
+    mine, its = (pick(each, "test", metric) for each in both)
     return "–" if mine is None or its is None else str(difference(mine, its))
 
 

@@ -147,8 +147,8 @@ class _Runs:
         for label, seed in missing:
             seeds.setdefault(label, []).append(str(seed))
         which = ", ".join(f"{label} ({', '.join(found)})" for label, found in seeds.items())
-        said = f"{len(missing)} of {len(self._all())} runs: {which}" if missing else ""
-        return f"{said}; for {unchosen} of them no search has chosen values" if unchosen else said
+        said = f"{len(missing)} run{'s' * (len(missing) > 1)}: {which}" if missing else ""
+        return f"{said}; {unchosen} of them wait{'s' * (unchosen == 1)} for a search" if unchosen else said
 
     def _all(self) -> list[tuple[str, int]]:
         return [(label, seed) for seed in self.entry.seeds for label in self.entry.labels]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.lines import Line2D
 
 from adambo.report.curves import SPLITS, Curve
-from adambo.report.figures import MARKERS, legend_label, look, panel, plain
+from adambo.report.figures import MARKERS, legend_label, line_at, look, panel, plain
 from adambo.report.palette import ALGORITHMS
 from adambo.reproduction.archive import Case
 from adambo.reproduction.arrival import threshold
@@ -20,22 +20,26 @@ from adambo.reproduction.spread import final
 
 WIDTH, HEIGHT = 10.5, 3.1  # of a figure, of a row of panels; inches
 SECONDS = "seconds, alone on the GPU"
-COMPARED = ("adambo", "adam")  # beside every variant
-BAR = "0.35"
+OWN = "adambo"
+COMPARED = (OWN, "adam")  # beside every variant
 
 
 def four_panels(case: Case, title: str) -> Figure:
-    """Of methods, and four more on the same scale for variants of them: twenty curves in a panel cannot be told apart.
+    """Of methods, and four more on the same scale for variants of AdamBO, and for those of others: twenty curves in a
+    panel cannot be told apart.
 
-    Beside the variants stand AdamBO, plain Adam and the best of the other methods, and a line at 90 % of the best.
+    Beside variants stand AdamBO, plain Adam and the best of the other methods, and a line at 90 % of the best.
     Without the panels against seconds if no speed is known; curves whose own is not known are left out of them.
     """
     curves = dict(zip(case.labels, case.group.curves, strict=True))
     methods = [curve for label, curve in curves.items() if label in ALGORITHMS]
     variants = [curve for label, curve in curves.items() if label not in ALGORITHMS]
-    if variants:
-        variants += _references(case, methods)
-    sets = {name: some for name, some in (("methods", methods), ("variants of them", variants)) if some}
+    sets = {
+        "methods": methods,
+        "variants of AdamBO": [curve for curve in variants if curve.algorithm == OWN],
+        "variants of other methods": [curve for curve in variants if curve.algorithm != OWN],
+    }
+    sets = {name: some + _references(case, methods) * (name != "methods") for name, some in sets.items() if some}
     axes = ("epoch", "seconds") if len(case.untimed) < len(curves) else ("epoch",)
     drawing = Figure(figsize=(WIDTH, len(sets) * len(axes) * HEIGHT), layout="constrained")
     found = []
@@ -48,7 +52,7 @@ def four_panels(case: Case, title: str) -> Figure:
                 panel(place, replace(case.group, curves=shown), axis, split, logarithmic=axis == "seconds")
                 place.set_xlabel(SECONDS if axis == "seconds" else "epochs")
                 if variants and split == "test" and (bar := threshold(case)) is not None:
-                    place.axhline(bar, color=BAR, lw=0.8, ls=":", zorder=0)
+                    line_at(place, bar, "90 %")
             for place in row[1:]:
                 place.set_ylabel("")
         if len(sets) > 1:

@@ -122,6 +122,8 @@ def unequal(case: Case) -> list[str]:
         found.append(f"Not all runs agree in {', '.join(case.unlike)}: compare them with care.")
     if case.mixed:
         found.append(f"Seeds of one label differ in more than their seed: {', '.join(case.mixed)}.")
+    if case.machines:
+        found.append(f"Made on another machine than the others: {'; '.join(case.machines)}.")
     if case.left_out:
         found.append(f"Left out, since they did not come to an end: {', '.join(case.left_out)}.")
     if case.seeds:

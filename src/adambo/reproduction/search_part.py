@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
+from statistics import mode
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -47,12 +48,15 @@ def search(archive: Archive, name: str) -> Block | None:
     caption = f"{SEARCHED[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice of these values."]
     if any(each.again for each in searches):
-        most = max(len(each.second_round) for each in searches)
+        usual = mode(len(each.second_round) for each in searches if each.second_round)
+        more = [each.name for each in searches if len(each.second_round) > usual]
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
         notes.append(
-            f"Trials have {first} epoch{'s' * (first != '1')}; of each label the preset and the best, {most} in all, "
+            f"Trials have {first} epoch{'s' * (first != '1')}; of each label the preset and the best, {usual} in all, "
             f"were made again with {again}, and these decide."
+            + f" (Of {', '.join(more)} one more, as one diverged.)"
+            * bool(more)
         )
     counts = sorted({len(each.first_round) for each in searches})
     if len(counts) > 1:
