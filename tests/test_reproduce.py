@@ -911,6 +911,7 @@ def test_a_figure_of_other_numbers_fails_the_check(capsys: pytest.CaptureFixture
 def test_variants_have_panels_of_their_own_on_the_same_scale() -> None:
     runs = {
         "slip": [0.5, 0.6, 0.7],
+        "slip-gauss-seidel": [0.5, 0.65],
         "saba": [0.5, 0.6],
         "adambo": [0.4, 0.5, 0.6],
         "adambo-20": [0.5, 0.9],
@@ -922,7 +923,13 @@ def test_variants_have_panels_of_their_own_on_the_same_scale() -> None:
     drawing = four_panels(case_of("paper"), "some title")
     legends = [[text.get_text() for text in part.legends[0].get_texts()] for part in drawing.subfigs]
     # Beside the variant stand AdamBO and the best of the others.
-    assert legends == [["AdamBO", "SABA", "SLIP"], ["AdamBO-20", "AdamBO", "SLIP"], ["SLIP-50", "AdamBO", "SLIP"]]
+    assert legends == [
+        ["AdamBO", "SABA", "SLIP", "SLIP-gauss-seidel"],
+        ["AdamBO-20", "AdamBO", "SLIP"],
+        ["SLIP-50", "AdamBO", "SLIP"],
+    ]
+    slip, other_order = drawing.subfigs[0].legends[0].get_lines()[2:]
+    assert slip.get_color() == other_order.get_color()  # another order of updates is the same method
     assert [part.get_suptitle() for part in drawing.subfigs][1:] == ["variants of AdamBO", "variants of other methods"]
     methods, variants, others = (part.axes for part in drawing.subfigs)
     for places in zip(methods, variants, others, strict=True):

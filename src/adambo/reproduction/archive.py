@@ -21,7 +21,7 @@ from adambo.experiments.config import defaults
 from adambo.report.curves import OF_THE_ALGORITHM, Curve, Group, by_size, differing, inferred_metric
 from adambo.report.palette import ALGORITHMS, styles
 from adambo.report.records import Record, number, shown
-from adambo.reproduction.labels import label_of, palette_place, seed_of, written_label
+from adambo.reproduction.labels import READINGS, label_of, palette_place, seed_of, written_label
 from adambo.training.forms import lines_of
 from adambo.training.run_folder import RunFolder
 
@@ -176,9 +176,10 @@ class Archive:
         algorithms = {label: records[0].algorithm for label, records in runs.items()}
         labels = tuple(sorted(runs, key=lambda label: (palette_place(algorithms[label]), len(label), label)))
         known = {label: speed for label in labels if (speed := _speed(speeds, label, runs[label])) is not None}
-        # A variant has a look of its own: four curves in one hue cannot be told apart among ten others.
+        # A variant has a look of its own: four curves in one hue cannot be told apart among ten others. Another order
+        # of a method's updates has the hue of the method.
         several = len(set(algorithms.values())) > 1
-        looks = styles(list(labels) if several else list(algorithms.values()))
+        looks = styles([label if several and label not in READINGS else algorithms[label] for label in labels])
         curves = [
             Curve(
                 written_label(label, algorithms[label]), algorithms[label], {},

@@ -10,7 +10,7 @@ from adambo.report.curves import Curve
 from adambo.reproduction.archive import CASES, STUDIED, Archive, Case
 from adambo.reproduction.arrival import threshold
 from adambo.reproduction.block import Block
-from adambo.reproduction.labels import written_label
+from adambo.reproduction.labels import READINGS, written_label
 from adambo.reproduction.lambda_part import FOLDER, by_lambda, power
 from adambo.reproduction.runs_part import unequal
 from adambo.reproduction.spread import FACTOR, RULE, SEEDS, difference, final
@@ -25,7 +25,6 @@ HEADLINE = {"train": 0.14, "test": 0.07}
 LIMITS = {"auc-rnn": 1e-4, "auc-transformer": 1e-4, "bert-trec": 1e-3}
 SMALLEST = 1e-8  # the paper's λ
 HARDLY = 0.1  # of what is gained on chance
-READINGS = ("slip-gauss-seidel", "accbo-updated")  # where the order of updates could not be confirmed, and matters
 RULES = (
     "“Paper's settings” are the runs of the part `paper`, “fair search” those of the part `tuned`. The baselines are "
     "those of the paper, in either order of updates where that could not be confirmed and both were run; plain Adam "

@@ -74,7 +74,7 @@ def _effect(
     """
     if reference is None:
         return "–"
-    both = (curve, reference)
+    both: tuple[Curve, ...] = (curve, reference)
     seeds = set.intersection(*({record.seed for record in each.records} for each in both))
     both = tuple(replace(each, records=[record for record in each.records if record.seed in seeds]) for each in both)
     if pick is best:

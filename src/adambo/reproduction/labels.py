@@ -8,6 +8,7 @@ from pathlib import Path
 from adambo.errors import RunError
 from adambo.report.palette import ALGORITHMS, written_name
 
+READINGS = ("slip-gauss-seidel", "accbo-updated")  # where the order of updates could not be confirmed, and matters
 RUN = re.compile(r"(?P<label>.+)-seed(?P<seed>\d+)")
 
 
@@ -51,6 +52,11 @@ def written_baseline(label: str) -> str:
         ('MA-SOBA', 'SLIP-gauss-seidel')
     """
     return written_label(label, label.partition("-")[0])
+
+
+def is_method(label: str) -> bool:
+    """Whether it is an algorithm as its paper has it, in any order that the paper may mean; others are variants."""
+    return label in ALGORITHMS or label in READINGS
 
 
 def palette_place(algorithm: str) -> int:

@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 
 from adambo.report.curves import SPLITS, Curve
 from adambo.report.figures import MARKERS, legend_label, line_at, look, panel, plain
-from adambo.report.palette import ALGORITHMS
 from adambo.reproduction.archive import Case
 from adambo.reproduction.arrival import threshold
+from adambo.reproduction.labels import is_method
 from adambo.reproduction.spread import final
 
 WIDTH, HEIGHT = 10.5, 3.1  # of a figure, of a row of panels; inches
@@ -32,8 +32,8 @@ def four_panels(case: Case, title: str) -> Figure:
     Without the panels against seconds if no speed is known; curves whose own is not known are left out of them.
     """
     curves = dict(zip(case.labels, case.group.curves, strict=True))
-    methods = [curve for label, curve in curves.items() if label in ALGORITHMS]
-    variants = [curve for label, curve in curves.items() if label not in ALGORITHMS]
+    methods = [curve for label, curve in curves.items() if is_method(label)]
+    variants = [curve for label, curve in curves.items() if not is_method(label)]
     sets = {
         "methods": methods,
         "variants of AdamBO": [curve for curve in variants if curve.algorithm == OWN],
