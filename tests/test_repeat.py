@@ -165,6 +165,14 @@ def test_a_run_that_was_judged_by_validation_alone_is_refused(
     assert not Path("again").exists()
 
 
+def test_a_folder_of_runs_leads_to_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 0):
+        Path(f"paper/slip-seed{seed}").mkdir(parents=True)
+        Path(f"paper/slip-seed{seed}/config.yaml").touch()
+    assert main(["repeat", "paper"]) == 2
+    assert "paper is a folder of runs: name one of them, such as paper/slip-seed0." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["--quiet"], ["nowhere"]])
 def test_what_is_no_run_is_one_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repeat", *words]) == 2

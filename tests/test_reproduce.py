@@ -721,7 +721,7 @@ def test_an_effect_is_a_difference_to_the_reference_of_its_algorithm() -> None:
     reference, released, slip = table("effects")
     assert reference["difference"] == "reference"
     assert released["difference"] == "−0.2500 ± 0.0500"
-    assert released["what differs"] == "beta=0.5"
+    assert released["what differs"] == "settings.beta=0.5"
     assert (slip["difference"], slip["what differs"]) == ("–", "no reference")
     write("slip", 0, [0.5, 0.6])  # at the paper's settings
     assert table("effects")[2]["difference"] == "+0.1000"
@@ -947,7 +947,13 @@ def test_a_part_can_be_asked_for_one_case(capsys: pytest.CaptureFixture[str]) ->
     assert main(["reproduce", "paper", CASE]) == 0
     assert "auc-rnn" not in capsys.readouterr().out
     for words, said in (
-        (["paper", "auc"], "There is no case 'auc' of the part paper. It has bert-trec-shared, bert-trec-per-task,"),
+        (["paper", "auc_rnn"], "There is no case 'auc_rnn' of the part paper. Did you mean 'auc-rnn'?"),
+        (
+            ["paper", "xyz"],
+            "There is no case 'xyz' of the part paper. Choose one of bert-trec-shared, bert-trec-per-task,",
+        ),
+        (["all", "auc-rnn"], "`all` takes no case. One case of one part is `adambo reproduce paper auc-rnn`"),
+        (["paper", "--write", "--page", "other.md"], "The page other.md cannot be read"),
         (["claims", CASE], "These have cases: paper, search"),
         (["paper", "auc-transformer"], "no records for the part paper auc-transformer"),
     ):

@@ -45,9 +45,11 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
         raise ConfigError(f"Name a part, as in `adambo reproduce paper`: {', '.join(PARTS)}, or all.")
     if part not in (*PARTS, "all"):
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
+    if part == "all" and case:
+        raise ConfigError(f"`all` takes no case. One case of one part is `adambo reproduce paper {case}`, say.")
     cases = PLACES.get(part, CASES) if part in BY_CASE else ()
     if case and case not in cases:
-        known = f"It has {', '.join(cases)}." if cases else f"These have cases: {', '.join(BY_CASE)}."
+        known = nearest(case, list(cases)) if cases else f"These have cases: {', '.join(BY_CASE)}."
         raise ConfigError(f"There is no case {case!r} of the part {part}. {known}")
     if own["write"] and own["check"]:
         raise ConfigError("--check only looks at the page, --write changes it: give one of them.")
@@ -74,11 +76,11 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
             f"{own['results']} has no records for the part {f'{part} {case}'.strip()}."
             + (f" It has them for {', '.join(there)}." if there else "")
         )
+    lacking = page.write(found) if own["write"] else []  # refuses a damaged page before anything is printed
     for block in found:
         line(out, f"<!-- adambo reproduce {block.name} -->\n{block.markdown(page.folder.name)}\n<!-- end -->\n")
     if not own["write"]:
         return 0
-    lacking = page.write(found)
     page.folder.mkdir(exist_ok=True)
     for block in found:
         if block.draw is not None and block.name not in lacking:

@@ -98,13 +98,17 @@ def state_text(curve: Curve) -> str:
     return ", ".join(part for part in (done, curve.failures) if part)
 
 
-def reasons(curve: Curve) -> list[str]:
-    """Why runs stopped, a sentence for each reason: "failed: no memory (seed 0 after epoch 4, seed 1 at once)"."""
+def reasons(curve: Curve, brief: bool = False) -> list[str]:
+    """Why runs stopped, a sentence for each reason: "failed: no memory (seed 0 after epoch 4, seed 1 at once)".
+
+    Brief ones have the first sentence of a reason, and not what could be done.
+    """
     whose: dict[str, list[str]] = {}
     for record in curve.records:
         if record.stopped:
             epoch = record.cost("epoch")
             where = "before its first evaluation" if epoch is None else f"after epoch {epoch:.4g}"
-            why = f"{record.state}: {record.reason}" if record.reason else record.state
+            reason = record.reason.partition(". ")[0] if brief else record.reason
+            why = f"{record.state}: {reason}" if reason else record.state
             whose.setdefault(why, []).append(f"seed {shown(record.seed)} {where}")
     return [f"{why} ({', '.join(runs)})" for why, runs in whose.items()]

@@ -43,8 +43,8 @@ RULES = (
     "of 3; 1 stay)”: two of three seeds never get there. “None”: no baseline gets there with all its seeds. A time is "
     "that of an evaluation, so “± 0.0” means three times the same one. A seed "
     "that does not get there counts with its end, which can speak for the other method only: where it ends too early "
-    "for that, the two are undecided. Where all seeds of one method get there, and none of the other in as long a time, "
-    "the first is before, whatever the spread.",
+    "for that, the two are undecided. Where all seeds of one method get there, and none of the other in as long a "
+    "time, the first is before, whatever the spread.",
     "“By 14 % and 7 %”: above every baseline by that much, as a difference or as a share of the baseline, whichever "
     "favours the paper, which does not say.",
     f"“Hardly matters”: the final test metric differs from that of λ = 1e-8 by less than {100 * HARDLY:.0f} % of what "
@@ -77,7 +77,7 @@ def claims(archive: Archive) -> Block | None:
             "same search (scores and times are in the tables of the part `tuned`); with one head for all tasks unless "
             "a label says per-task."
         )
-        sheets.append(Sheet(caption, OWN_COLUMNS, own))
+        sheets.append(Sheet(caption, OWN_COLUMNS, own, folded=True))
     doubts = [
         f"{CASES[name]}, part `{kind}`: {doubt}"
         for kind in ("paper", "tuned")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from adambo.report.curves import Curve, described, differing
+from adambo.report.curves import Curve, differing
 from adambo.report.records import number
 from adambo.report.table import metric_name
 from adambo.reproduction.archive import EXAMINED, Archive, Case
@@ -102,4 +104,9 @@ def _what_differs(curve: Curve, reference: Curve | None) -> str:
         for key in differing([here.config, there.config])
         if (key in there.config and key in here.config) or here.source(key) == "given"
     ]
-    return ", ".join(described({key: here.config.get(key) for key in keys})) or "nothing"
+    return ", ".join(f"{key}={_as_given(here.config.get(key))}" for key in keys) or "nothing"
+
+
+def _as_given(value: Any) -> str:
+    """As the command line takes it."""
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value).strip('"')

@@ -109,7 +109,9 @@ class Plan:
         except OSError as error:
             raise ConfigError(f"The plan {path} cannot be read: {atomic.reason(error)}.") from error
         except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"The plan {path} is no YAML: {' '.join(str(error).split())}.") from error
+            raise ConfigError(
+                f"{path} is no plan, such as results/plan.yaml: it is no YAML. {' '.join(str(error).split())}."
+            ) from error
         if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
             raise ConfigError(f"The plan {path} is no list of entries, each of which begins with runs: or search:.")
         plan = cls([_entry(each, f"The plan {path}, entry {number}") for number, each in enumerate(content, 1)])

@@ -32,6 +32,9 @@ class Recorded:
     @classmethod
     def open(cls, path: Path) -> Recorded:
         """Raises RunError if there is no such run, or it did not come to an end with which one could compare."""
+        runs = sorted(path.glob("*/config.yaml"))
+        if runs and not (path / "config.yaml").exists():
+            raise RunError(f"{path} is a folder of runs: name one of them, such as {runs[0].parent}.")
         run = RunFolder.open(path)
         record = Record.read(run)
         if record.state not in COUNTED:

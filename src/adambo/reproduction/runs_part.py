@@ -88,7 +88,7 @@ def sheet(case: Case, title: str, untuned: Mapping[str, Curve] | None) -> Sheet:
 
 def notes(case: Case) -> list[str]:
     """What a reader must know before comparing rows."""
-    found = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]
+    found = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve, brief=True)]
     if found:
         found.append(
             "A run that diverged (*) counts with its last evaluation before that, and not in seconds and oracle calls."

@@ -44,18 +44,25 @@ class Effort:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: a line above it says what its numbers are (how many seeds, which interval)."""
+    """A table: a line above it says what its numbers are (how many seeds, which interval).
+
+    A folded one is long, and shows its caption until somebody opens it.
+    """
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    folded: bool = False
 
     @property
     def markdown(self) -> str:
         for row in self.rows:
             assert len(row) == len(self.columns), (row, self.columns)
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return f"{self.caption}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        if self.folded:
+            return f"<details>\n<summary>{self.caption}</summary>\n\n{table}\n\n</details>"
+        return f"{self.caption}\n\n{table}"
 
 
 @dataclass(frozen=True)
