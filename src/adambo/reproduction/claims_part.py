@@ -41,10 +41,10 @@ RULES = (
     "AdamBO and the baselines (in the table of other labels: of all labels). “3.7 ± 0.6 (3 of 3 stay) to 0.717”: that "
     "score is first reached after 3.7 epochs, and three of three seeds are still there at their end. “Not reached (2 "
     "of 3; 1 stay)”: two of three seeds never get there. “None”: no baseline gets there with all its seeds. A time is "
-    "that of an evaluation, so “± 0.0” means three times the same one. A seed "
-    "that does not get there counts with its end, which can speak for the other method only: where it ends too early "
-    "for that, the two are undecided. Where all seeds of one method get there, and none of the other in as long a "
-    "time, the first is before, whatever the spread.",
+    "that of an evaluation, so “± 0.0” means three times the same one. A seed that does not get there counts with its "
+    "end (one that diverged, with the end that it was made for), which can speak for the other method only: where it "
+    "ends too early for that, the two are undecided. Where all seeds of one method get there, and none of the other in "
+    "as long a time, the first is before, whatever the spread.",
     "“By 14 % and 7 %”: above every baseline by that much, as a difference or as a share of the baseline, whichever "
     "favours the paper, which does not say.",
     f"“Hardly matters”: the final test metric differs from that of λ = 1e-8 by less than {100 * HARDLY:.0f} % of what "

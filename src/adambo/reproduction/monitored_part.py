@@ -49,7 +49,7 @@ def monitored(archive: Archive, name: str) -> Block | None:
         )
     caption = (
         f"{EXAMINED[name]}: what the monitor measured last, the mean over seeds; a number that could not be measured "
-        "any more has the step of its last value."
+        "any more (a cosine where ∇Φ is zero, say) has the step of its last value."
     )
     silent = [curve.label for curve in case.group.curves if not any(r.measurements for r in curve.records)]
     notes = [f"{curve.label} {why}" for curve in case.group.curves for why in reasons(curve)]

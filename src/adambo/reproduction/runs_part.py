@@ -42,7 +42,7 @@ def _untuned(archive: Archive, name: str) -> dict[str, Curve]:
     """The runs at the paper's settings by the labels that the search has for them."""
     endings = {name: ""} | ({name.replace("-shared", PER_TASK): PER_TASK} if name.endswith("-shared") else {})
     return {
-        label + ending: curve
+        curve.algorithm + ending + label.removeprefix(curve.algorithm): curve
         for case, ending in endings.items()
         if (there := archive.case("paper", case)) is not None
         for label, curve in zip(there.labels, there.group.curves, strict=True)

@@ -43,8 +43,8 @@ def search(archive: Archive, name: str) -> Block | None:
         elif each.chosen is not None:
             chosen = ", ".join(f"{short(k)} {_rounded(v)}" for k, v in each.chosen["values"].items())
             score = f"{each.chosen['score']:.4f}"
-        rows.append([each.name, trials_text(each), chosen, score])
-    columns = ["label", "trials", "chosen values", "validation score of the chosen"]
+        rows.append([each.name, trials_text(each), chosen, score, others_text(each)])
+    columns = ["label", "trials", "chosen values", "validation score of the chosen", "of the others made again"]
     caption = f"{SEARCHED[name]}: searches; the finished trial with the highest validation score at its end is chosen."
     notes = ["The test split has no part in the choice of these values."]
     if any(each.again for each in searches):
@@ -53,8 +53,8 @@ def search(archive: Archive, name: str) -> Block | None:
         first = _lengths([trial for each in searches for trial in each.finished])
         again = _lengths([trial for each in searches for trial in each.again])
         notes.append(
-            f"Trials have {first} epoch{'s' * (first != '1')}; of each label the preset and the best, {usual} in all, "
-            f"were made again with {again}, and these decide."
+            f"Trials have {first} epoch{'s' * (first != '1')}; of each label the preset (unless it diverged) and the "
+            f"best, {usual} in all, were made again with {again}, and these decide."
             + f" (Of {', '.join(more)} one more, as one diverged.)"
             * bool(more)
         )
@@ -94,6 +94,21 @@ def twins(searches: Sequence[Search]) -> list[str]:
                 f"{one.name} and {other.name} agree to within {ALIKE:g} in all {len(common)} trials at equal values."
             )
     return found
+
+
+def others_text(search: Search) -> str:
+    """How near the other candidates came, the best first.
+
+    Example:
+        >>> trial = {"trial": 0, "values": {}, "score": 0.5, "state": "finished", "again": True}
+        >>> diverged = trial | {"score": None, "state": "diverged"}
+        >>> others_text(Search("slip", {}, [trial, trial | {"score": 0.8}, diverged, trial | {"score": 0.75}]))
+        '0.7500, 0.5000, diverged'
+    """
+    others = [trial for trial in search.second_round if trial is not search.chosen]
+    scores = sorted((trial["score"] for trial in others if trial in search.again), reverse=True)
+    stopped = [trial["state"] for trial in others if trial not in search.again]
+    return ", ".join([*(f"{score:.4f}" for score in scores), *stopped]) or "–"
 
 
 def trials_text(search: Search) -> str:

@@ -64,10 +64,13 @@ class Difference(NamedTuple):
         Example:
             >>> Difference(0.05, 0.02).over(), Difference(0.05, 0.03).over(), Difference(-0.1, 0.01).over()
             ('higher', 'within', 'lower')
+            >>> Difference(2 / 3, 1 / 3 - 1e-13).over()  # but for rounding, as far off as the rule allows
+            'within'
         """
         if self.error is None:
             return "undecided"
-        if math.isclose(self.mean, margin, abs_tol=1e-12) or abs(self.mean - margin) <= FACTOR * self.error:
+        off, allowed = abs(self.mean - margin), FACTOR * self.error
+        if off <= allowed or math.isclose(off, allowed, abs_tol=1e-12):
             return "within"
         return "higher" if self.mean > margin else "lower"
 
