@@ -702,7 +702,7 @@ def test_one_more_is_made_again_where_one_diverged_and_that_is_said() -> None:
                     {"state": "diverged", "score": None} if turn + 1 < rounds else {"state": "finished", "score": 0.65}
                 )
                 record.write(json.dumps(again | ended) + "\n")
-    assert "the preset (unless it diverged) and the best, 1 in all, were made again with 8, and these decide. (Of AdamBO" in notes("search")
+    assert "the best, 1 in all, were made again with 8, and these decide. (Of AdamBO" in notes("search")
 
 
 @pytest.mark.parametrize("content", ["", '{"trial": 0}\n', '{"about": {}}\n{"trial": 0}\n', "[1]\n", "{"])
