@@ -201,7 +201,7 @@ def test_a_run_that_this_version_does_not_know_is_refused(toy: str, tmp_path: Pa
     header = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     header["config"]["depth"] = 4
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(header))
-    with pytest.raises(RunError, match="cannot be continued by this version: toy has no setting 'depth'"):
+    with pytest.raises(RunError, match="cannot be made by this version: toy has no setting 'depth'"):
         of_run(RunFolder.open(tmp_path / "run"))
 
 

@@ -165,6 +165,28 @@ def test_a_run_that_was_judged_by_validation_alone_is_refused(
     assert not Path("again").exists()
 
 
+def test_a_gpu_that_is_not_there_is_told(toy: str, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    run = recorded(toy, seeds=1)
+    change(run / "manifest.json", hardware={"gpus": ["NVIDIA H200"]})
+    capsys.readouterr()
+    assert main(["repeat", str(run), "--quiet", "--device", "cpu"]) == 0
+    assert "The run was made on NVIDIA H200; here it is made on a CPU." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_record_that_has_lost_evaluations_is_refused_before_the_run(
+    kept: int,
+    toy: str,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = recorded(toy, seeds=1)
+    lines = (run / "metrics.jsonl").read_text().splitlines(True)
+    (run / "metrics.jsonl").write_text("".join(lines[:kept]))
+    assert main(["repeat", str(run)]) == 2
+    assert f"{run} is damaged: it was finished at step" in capsys.readouterr().err
+    assert not Path("again").exists()
+
+
 def test_a_folder_of_runs_leads_to_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (1, 0):
         Path(f"paper/slip-seed{seed}").mkdir(parents=True)

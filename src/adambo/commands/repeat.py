@@ -44,6 +44,7 @@ def repeat(words: Sequence[str], out: Console, err: Console) -> int:
     outcome = runner.run(configured, folder, err, quiet=own["quiet"], command=["adambo", "repeat", *words])
     code = told(folder, outcome, out)
     if outcome.state not in ("finished", "diverged"):
+        line(out, f"It was not compared: `adambo repeat` begins anew, `adambo resume {folder}` only ends this one.")
         return code
     found = compared(recorded, Record.read(RunFolder.open(folder)))
     for comparison in found:

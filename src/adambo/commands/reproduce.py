@@ -46,7 +46,7 @@ def reproduce(words: Sequence[str], out: Console, err: Console) -> int:
     if part not in (*PARTS, "all"):
         raise ConfigError(f"There is no part {part!r}. {nearest(part, [*PARTS, 'all'])}")
     if part == "all" and case:
-        raise ConfigError(f"`all` takes no case. One case of one part is `adambo reproduce paper {case}`, say.")
+        raise ConfigError("`all` takes no case. One case of one part is `adambo reproduce paper auc-rnn`, say.")
     cases = PLACES.get(part, CASES) if part in BY_CASE else ()
     if case and case not in cases:
         known = nearest(case, list(cases)) if cases else f"These have cases: {', '.join(BY_CASE)}."

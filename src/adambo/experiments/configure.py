@@ -115,13 +115,13 @@ def of_run(run: RunFolder) -> Configured:
     if run.experiment not in EXPERIMENTS:
         raise RunError(
             f"The run {run.path} is of {run.experiment!r}, which is not in the catalogue of experiments; the program "
-            "that began it can go on with it."
+            "that began it knows it."
         )
     try:
         chosen = experiment_named(run.experiment)
         return _checked(chosen, run.preset, presets.laid_over({}, run.config), dict(run.sources))
     except ConfigError as error:
-        raise RunError(f"The run {run.path} cannot be continued by this version: {error}") from error
+        raise RunError(f"The run {run.path} cannot be made by this version: {error}") from error
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

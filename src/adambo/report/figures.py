@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from adambo.report.curves import AXES, SPLITS, Curve, Group, Study
 from adambo.report.palette import Style
@@ -110,7 +111,7 @@ def line_at(place: Axes, height: float, text: str) -> None:
     place.axhline(height, color="0.45", lw=1, ls=(0, (1, 2)), zorder=1)
     place.annotate(
         text, (1, height), xycoords=("axes fraction", "data"), xytext=(-2, 2), textcoords="offset points", ha="right",
-        color="0.4", fontsize=7.5,
+        color="0.4", fontsize=7.5, zorder=5, path_effects=[withStroke(linewidth=2.0, foreground="white")],
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ ALGORITHMS: dict[str, tuple[str, Style]] = {
 # For algorithms of one's own, in the order in which they come.
 SPARE = tuple(
     Style(*hue, dash, marker)
-    for dash, marker in ((MIXED, "down"), (DOTTED, "star"))
+    for dash, marker in ((MIXED, "down"), (DOTTED, "star"), (MIXED, "square"), (DOTTED, "circle"))
     for hue in (BLUE, GREEN, GOLD, PURPLE, SKY, PLUM)
 )
 

@@ -112,6 +112,22 @@ class Case:
         return [c.label for label, c in zip(self.labels, self.group.curves, strict=True) if label not in self.speeds]
 
 
+def whole(run: RunFolder) -> Record:
+    """The record of a run.
+
+    Raises:
+        RunError: If it has lost evaluations.
+    """
+    record = Record.read(run)
+    judged, made = (record.evaluations[-1]["step"] if record.evaluations else 0), run.status.get("step")
+    if record.finished and made is not None and judged != made:
+        raise RunError(
+            f"{run.path} is damaged: it was finished at step {made}, but its metrics.jsonl ends at step {judged}. "
+            "Bring the record back (git restore), or leave it out."
+        )
+    return record
+
+
 @dataclass(frozen=True)
 class Archive:
     """A folder of records; nothing is read before it is asked for."""
@@ -153,13 +169,7 @@ class Archive:
         left_out = []
         for path in sorted(each for each in folder.glob("*") if each.is_dir()):
             run, label = RunFolder.open(path), label_of(path)
-            record = completed(Record.read(run))
-            judged, made = (record.evaluations[-1]["step"] if record.evaluations else 0), run.status.get("step")
-            if record.finished and made is not None and judged != made:
-                raise RunError(
-                    f"{path} is damaged: it was finished at step {made}, but its metrics.jsonl ends at step {judged}. "
-                    "Bring the record back (git restore), or leave it out."
-                )
+            record = completed(whole(run))
             if "versions.adambo" not in record.manifest:
                 raise RunError(f"{path} is damaged: its manifest.json does not say which version made it.")
             if shown(record.seed) != seed_of(path):

@@ -22,7 +22,7 @@ from adambo.training import atomic
 DPI = 110
 SHOWS = "shows"  # the field of a picture with its fingerprint
 SHOWN = 100  # characters of a line that differs
-COLOURS = 128  # of a palette; the pictures are lines on white, and take a third of the space
+COLOURS = 256  # of a palette, which takes a third of the space
 BLOCK = re.compile(
     r"(?P<begin><!-- adambo reproduce (?P<name>[a-z]+(?: [a-z0-9-]+)?) -->\n)(?P<content>.*?)(?P<end><!-- end -->)",
     re.DOTALL,
@@ -74,7 +74,8 @@ class Block:
             note.add_text(SHOWS, fingerprint(drawing))
             drawing.savefig(content, format="png", dpi=DPI)
         with Image.open(content) as image:
-            few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            # Among many pixels of white and grey, maximum coverage keeps the hue of a curve that has few.
+            few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
             few.save(small, format="png", optimize=True, pnginfo=note)
         return small.getvalue()
 

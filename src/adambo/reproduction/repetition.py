@@ -12,7 +12,7 @@ from adambo.experiments import runner
 from adambo.experiments.configure import Configured, of_run
 from adambo.report.curves import inferred_metric
 from adambo.report.records import Record, shown
-from adambo.reproduction.archive import COUNTED
+from adambo.reproduction.archive import COUNTED, whole
 from adambo.reproduction.labels import RUN, label_of
 from adambo.reproduction.spread import Spread, spread_of
 from adambo.training.manifest import manifest
@@ -36,7 +36,7 @@ class Recorded:
         if runs and not (path / "config.yaml").exists():
             raise RunError(f"{path} is a folder of runs: name one of them, such as {runs[0].parent}.")
         run = RunFolder.open(path)
-        record = Record.read(run)
+        record = whole(run)
         if record.state not in COUNTED:
             raise RunError(f"The run {path} is {record.state}, so there is no end to compare with: name another one.")
         if not any("test" in evaluation for evaluation in record.evaluations):
@@ -46,7 +46,7 @@ class Recorded:
             label = label_of(path.resolve())
             folders = sorted(config.parent for config in path.resolve().parent.glob(f"{label}-seed*/config.yaml"))
             fitting = [folder for folder in folders if RUN.fullmatch(folder.name) and label_of(folder) == label]
-            beside = [Record.read(RunFolder.open(each)) for each in fitting if each != path.resolve()]
+            beside = [whole(RunFolder.open(each)) for each in fitting if each != path.resolve()]
         return cls(run, record, [each for each in beside if each.state in COUNTED])
 
     def configured(self, changes: Mapping[str, Any]) -> Configured:
@@ -64,9 +64,15 @@ class Recorded:
         return folder
 
     def changes(self, configured: Configured) -> list[str]:
-        """A sentence for each version and each data file that is not what it was."""
+        """A sentence for each version and each data file that is not what it was, and for a GPU that is not there."""
         then, now = self.run.manifest, manifest(runner.data_files(configured), ())
         found = []
+        had_gpu = bool(self.record.manifest.get("hardware.gpus")) and self.run.config.get("device") != "cpu"
+        if had_gpu and (not now["hardware"]["gpus"] or configured.config.device == "cpu"):
+            found.append(
+                f"The run was made on {self.record.machine}; here it is made on a CPU. At the paper's size that takes "
+                "hours, and minutes for each evaluation, the first of which comes before the first step."
+            )
         for name, version in (then.get("versions") or {}).items():
             here = now["versions"].get(name, "not installed")
             if here != version:
