@@ -75,7 +75,8 @@ class Block:
             drawing.savefig(content, format="png", dpi=DPI)
         with Image.open(content) as image:
             # Among many pixels of white and grey, maximum coverage keeps the hue of a curve that has few.
-            few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+            method, rounds = Image.Quantize.MAXCOVERAGE, 5
+            few = image.convert("RGB").quantize(COLOURS, method, kmeans=rounds, dither=Image.Dither.NONE)
             few.save(small, format="png", optimize=True, pnginfo=note)
         return small.getvalue()
 
