@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,18 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from matplotlib import rc_context
 from matplotlib.figure import Figure
+from PIL import Image, ImageChops
 from run_records import evaluation, write_run
 
 from adambo.cli import main
 from adambo.errors import RunError
+from adambo.report.figures import PAPER
+from adambo.report.palette import ALGORITHMS, styles
 from adambo.reproduction.archive import Archive, Case
 from adambo.reproduction.arrival import Arrivals, arrivals, threshold
-from adambo.reproduction.block import Block, Page
+from adambo.reproduction.block import DPI, Block, Page
 from adambo.reproduction.claims_part import baselines, verdict
 from adambo.reproduction.panels import four_panels
 from adambo.reproduction.parts import PARTS, blocks
@@ -652,6 +657,10 @@ def test_lambda_has_a_row_per_value_and_a_column_per_experiment() -> None:
     assert block.png().startswith(b"\x89PNG")
 
 
+def test_variants_beside_each_other_never_look_alike() -> None:
+    assert len(set(styles([*ALGORITHMS, *(f"variant-{number}" for number in range(24))]))) == len(ALGORITHMS) + 24
+
+
 def search_file(label: str, trials: Sequence[tuple[float, str, float | None]]) -> None:
     path = Path("results/search") / CASE / f"{label}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -661,6 +670,20 @@ def search_file(label: str, trials: Sequence[tuple[float, str, float | None]]) -
         for k, (lr, state, score) in enumerate(trials)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in [about, *lines]))
+
+
+def test_marks_of_few_pixels_keep_their_colours_in_the_file() -> None:
+    methods = ("adambo", "maml", "anil", "stocbio", "ttsa", "saba", "masoba", "slip", "borep", "adam")
+    for height, method in enumerate(methods):
+        search_file(method, [(10.0**-turn, "finished", 0.5 + 0.01 * (height + turn)) for turn in range(8)])
+    (block,) = blocks(Archive(Path("results")), "search")
+    assert block.draw is not None
+    drawn = io.BytesIO()
+    with rc_context(PAPER):
+        block.draw().savefig(drawn, format="png", dpi=DPI)
+    with Image.open(drawn) as wanted, Image.open(io.BytesIO(block.png())) as file:
+        off = ImageChops.difference(wanted.convert("RGB"), file.convert("RGB")).getextrema()
+    assert max(highest for _, highest in off) <= 20
 
 
 def test_the_best_finished_trial_is_chosen() -> None:
