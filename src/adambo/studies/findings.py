@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,8 @@ class Sheet:
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         if self.folded:
-            return f"<details>\n<summary>{self.caption}</summary>\n\n{table}\n\n</details>"
+            caption = re.sub("`(.*?)`", r"<code>\1</code>", self.caption)  # there is no Markdown in HTML
+            return f"<details>\n<summary>{caption}</summary>\n\n{table}\n\n</details>"
         return f"{self.caption}\n\n{table}"
 
 
