@@ -105,13 +105,13 @@ def known(name: str, names: Iterable[str], kind: str) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """A sentence that leads from a wrong name to a right one, or to all that begin with it.
+    """A sentence that leads from a wrong name to a right one, or to all that begin with its words.
 
     Example:
         >>> nearest("auc_rnn", ["auc-rnn", "digits"]), nearest("auc", ["auc-rnn", "digits", "auc-transformer"])
         ("Did you mean 'auc-rnn'?", 'Choose one of auc-rnn, auc-transformer.')
     """
-    longer = [each for each in names if name and each.startswith(name)]
+    longer = [each for each in names if each.startswith(f"{name}-")]
     if len(longer) > 1:
         return f"Choose one of {', '.join(longer)}."
     close = get_close_matches(name, names, n=1, cutoff=0.5)
