@@ -658,7 +658,9 @@ def test_lambda_has_a_row_per_value_and_a_column_per_experiment() -> None:
 
 
 def test_variants_beside_each_other_never_look_alike() -> None:
-    assert len(set(styles([*ALGORITHMS, *(f"variant-{number}" for number in range(24))]))) == len(ALGORITHMS) + 24
+    looks = styles([*ALGORITHMS, *(f"variant-{number}" for number in range(24))])
+    assert len(set(looks)) == len(ALGORITHMS) + 24
+    assert len({style.light for style in looks[len(ALGORITHMS) :][:6]}) == 6
 
 
 def search_file(label: str, trials: Sequence[tuple[float, str, float | None]]) -> None:

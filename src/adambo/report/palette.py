@@ -79,8 +79,9 @@ def styles(algorithms: Sequence[str]) -> list[Style]:
         return ramp(len(algorithms))
     strangers = list(dict.fromkeys(name for name in algorithms if name not in ALGORITHMS))
     taken = {ALGORITHMS[name][1].light for name in algorithms if name in ALGORITHMS}
-    # Of each dash, hues that no other curve has come first.
-    spare = sorted(SPARE, key=lambda style: (style.dash == DOTTED, style.light in taken))
+    # Of each dash and marker, hues that no other curve has come first.
+    looks = list(dict.fromkeys((style.dash, style.marker) for style in SPARE))
+    spare = sorted(SPARE, key=lambda style: (looks.index((style.dash, style.marker)), style.light in taken))
     chosen, seen = [], dict.fromkeys(algorithms, 0)
     for name in algorithms:
         own = ALGORITHMS[name][1] if name in ALGORITHMS else spare[strangers.index(name) % len(spare)]
